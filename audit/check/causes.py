@@ -103,6 +103,9 @@ FACTORS: dict[str, dict[str, tuple[str, float]]] = {
         "the root of sigma C: a deviation mistaken for a variance": ("sigma C", -0.5),
         "made for C sqrt({k}), of {k} layers each clipped to C": ("layers", 0.5),
         "noise added {k} times, by accumulated batches or workers": ("k", 0.5),
+        "C is applied twice": ("clipping_norm", 1),
+        "the learning rate is applied twice": ("learning_rate", 1),
+        "a variance, (sigma C)^2, mistaken for a deviation": ("sigma C", 1),
         "one draw added {k} times, by workers with one generator, or for {k} C": ("k", 1),
         "the noise of one of {k} accumulated batches or workers": ("k", -0.5),
         "divided by {k} accumulated batches or workers": ("k", -1),
@@ -191,12 +194,16 @@ def _fit_clipping_norm(m: Measured) -> tuple[str, str] | None:
 
 
 def _find_rows(m: Measured) -> str:
-    """Lists the rows in which examples exceed C; returns "" if all rows or added examples do."""
+    """Lists the rows in which examples exceed C; returns "" if all rows or added examples do.
+
+    If examples change each other's gradients, most rows may exceed C although each is clipped.
+    """
     by_row = m.tried.by_row
     rows = [row for row in sorted(by_row) if by_row[row].excess > 1]
     text = f"{len(rows)} of {len(by_row)} rows tried: {', '.join(map(str, rows[:8]))}"
     is_only_in_rows = len(m.tried.violations) == len(rows)
-    return text if is_only_in_rows and len(rows) < len(by_row) else ""
+    limit = len(by_row) / 2 if m.interacts else len(by_row)
+    return text if is_only_in_rows and len(rows) < limit else ""
 
 
 def _is_clipped_in_part(m: Measured) -> bool:
@@ -294,6 +301,8 @@ def _find_silent(m: Measured) -> str:
 def _fit_deviation(m: Measured) -> tuple[Any, str, Any] | None:
     """Returns the ratio of the noise's deviation to the stated one, an explanation, and sigma.
 
+    If layers differ, the ratio is the smallest.
+
     Averages over the layers whose test rejects or, if there are none, over all trained layers. Sigma is
     measured in the layer with the least noise. Returns None if the deviation is right or another bug explains
     it: shared noise, or a step of a different size.
@@ -311,10 +320,14 @@ def _fit_deviation(m: Measured) -> tuple[Any, str, Any] | None:
     deviation = np.average(deviations**2, weights=freedom) ** 0.5
     # 1% plus four standard errors, each 1 / sqrt(2 freedom); at most 5%.
     error = min(0.01 + 4 / (2 * freedom.sum()) ** 0.5, 0.05)
-    fits = find_factors(m, "noise", deviation, error)
+    low = deviations.min()
+    fits = []
+    if np.all(abs(deviations / deviation - 1) < 0.02 + 4 / (2 * freedom) ** 0.5):
+        fits = find_factors(m, "noise", deviation, error)
+    else:  # layers differ, so no common factor explains them
+        deviation = low
     if not m.tried.is_clipping_seen:
         fits.append("the whole step has a different size than stated: clipping was not seen")
-    low = deviations.min()
     text = (
         f"{low:.3g} to {deviations.max():.3g} times eta sigma C / B in {m.name_layers(layers)}. Possible "
         f"explanation: {'; or '.join(fits) or 'none known'}."
@@ -352,21 +365,21 @@ def _find_change(m: Measured, row: str) -> tuple[str, str, float, str] | None:
     return None
 
 
-def _is_due_to_size(m: Measured) -> bool:
-    """Returns True if dividing by the batch's actual size explains why added examples exceed C.
+def _find_noise_change(m: Measured) -> tuple[str, str] | None:
+    """Returns the name and the fix of noise that depends on the batch, if this explains movements above C.
 
-    With this mistake, an example added to B clipped examples moves the step by less than 2 C. Replacing an
-    example does not change the size, and must move the step by at most C.
+    Replacing an example does not change the size of a batch, and must move the step by at most C. If the step
+    divides by the actual size, adding an example to B clipped examples moves it by less than 2 C.
     """
     tried = m.tried
-    # This mistake also changes the noise.
-    noise_change = None if m.noise_obstacle else _find_change(m, "noise and data")
+    change = None if m.noise_obstacle else _find_change(m, "noise and data")
     # Unlike `movements`, `violations` also names replaced rows.
     only_added_exceed = not tried.replaces_rows and tried.movements.keys() >= set(tried.violations)
+    if not change or not only_added_exceed:
+        return None
+    name, _, _, fix = change
     _, largest = tried.largest
-    return bool(
-        noise_change and _BY_SIZE in noise_change and only_added_exceed and largest.norm < 2
-    )
+    return (name, fix) if name != _BY_SIZE or largest.norm < 2 else None
 
 
 _ROW_OF_SYMPTOM = {"excess": "sensitivity", "noise that is not finite": "noise", "buffers": "noise"}
@@ -469,10 +482,10 @@ CAUSES = [
     ),
     Cause(
         "excess",
-        _BY_SIZE,
-        _is_due_to_size,
+        "{0}",
+        _find_noise_change,
         "{m.largest} No example does so if it replaces another.",
-        _DIVIDE,
+        "{1}",
     ),
     *(
         Cause("excess", name, signature, f"{{m.largest}} {text}", _CLIP)

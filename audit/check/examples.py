@@ -60,13 +60,14 @@ def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
     """Returns examples with their features multiplied by a factor.
 
     If there are several arrays, the last one contains the labels, which are not scaled. Integers, such as
-    pixels, are clipped to their range in `batch`.
+    pixels, and masks are clipped to their range in `batch`.
     """
     result = list(examples)
     for i in range(max(len(batch) - 1, 1)):
         column = batch[i]
         scaled = examples[i] * scale
-        if column.dtype.kind != "f" and column.size:  # an empty array has no range
+        is_limited = column.dtype.kind != "f" or _is_mask(column, batch)
+        if is_limited and column.size:  # an empty array has no range
             scaled = np.clip(scaled, column.min(), column.max())
         result[i] = scaled.astype(column.dtype)
     return result
@@ -93,7 +94,7 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
         original = take(batch, [row])
         variants = {"": original}
         if len(batch) > 1:
-            for change, label in _list_other_labels(batch[-1], original[-1]).items():
+            for change, label in _list_other_labels(batch, original[-1]).items():
                 variants[change] = [*original[:-1], label]
         for change, variant in variants.items():
             for scale in _SCALES:
@@ -108,16 +109,25 @@ def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
     return examples
 
 
-def _list_other_labels(labels: Array, label: Array) -> dict[str, Array]:
+def _is_mask(column: Array, batch: Columns) -> bool:
+    """Returns True if a column of a batch seems to mark padding: it has only zeros and ones.
+
+    A batch of two columns has features and labels, but no mask.
+    """
+    return len(batch) > 2 and column.ndim == 1 and bool(np.isin(column, (0, 1)).all())
+
+
+def _list_other_labels(batch: Columns, label: Array) -> dict[str, Array]:
     """Returns labels to try instead of `label`, all of shape (1, ...), keyed by a description of the change.
 
     Tries another example's label, a float label times 1,000, and only the first token of a sequence.
     """
+    labels = batch[-1]
     others = {}
     differs = np.any(labels != label, axis=tuple(range(1, labels.ndim)))  # for each example
     if differs.any():
         others[", label changed"] = labels[differs][:1]
-    if labels.dtype.kind == "f":
+    if labels.dtype.kind == "f" and not _is_mask(labels, batch):
         others[", label times 1000"] = 1e3 * label
     if labels.ndim == 2 and labels.shape[1] > 1 and labels.dtype.kind in "iu":  # tokens
         # Most libraries pad with -100. Otherwise, the padding is the most frequent last token.

@@ -12,6 +12,7 @@ from audit.check.noise import CLAMPED_SUM, FEATURES, FOURFOLD, LAGS, NO_TIES
 from audit.check.probe import Movement, StepProbe
 from audit.check.report import LEVEL, find_rejected_tests
 
+_RESCALED_ERROR = 0.05  # in norms that are divided by estimated deviations
 _ADAM = "this looks like Adam, or the sign of the gradient (all parameters move equally far): "
 _ALL_CLIPPED = (
     "every example with an effect is clipped, which hides interactions: state a larger clipping norm, or let "
@@ -191,15 +192,38 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
     if m.ties == CLAMPED_SUM or (replays and _is_effect_random(m, effect)):
         reason = (
             "something happens after the noise, such as rounding, clamping, projection or top-k: return the "
-            f"noisy sum; with Adam {m.phrases.gradient}. Or the seed changes the effect of an example: "
-            f"{m.phrases.random}"
+            f"noisy sum, with noise in all parameters; with Adam {m.phrases.gradient}. Or the seed changes "
+            f"the effect of an example: {m.phrases.random}"
         )
         return reason, noise_obstacle or reason
+    if not noise_obstacle and replays and _are_layers_rescaled(m):
+        reason = f"layers have different learning rates: {m.phrases.gradient}"
+        return reason, reason
     if replays and not m.tried.is_any_moved:
         return "no example changes anything: does the step use its batch?", noise_obstacle
     if not replays or effect.excess > 0:
         return "noise that changes with the call or the batch hides movements", noise_obstacle
     return "", noise_obstacle
+
+
+def _are_layers_rescaled(m: Measured) -> bool:
+    """Returns True if the step seems to multiply each layer of the noisy sum by a number of its own.
+
+    Divided by the layers' noise, the movements of clipped examples then have the same norm, C. Before, they
+    do not.
+    """
+    given = m.drawn.given
+    is_used = m.probe.is_layer_trained
+    if m.tried.replaces_rows or not m.tried.finite or given.deviations[is_used].min() == 0:
+        return False
+    layer_norms = m.tried.collect("layer_norms")[:, is_used]
+    norms = np.linalg.norm(layer_norms / given.deviations[is_used], axis=1)
+    largest = (
+        norms.max()
+    )  # NaN, which fails all comparisons, if rounding hides the noise of a layer
+    is_clipped = norms > 0.99 * largest
+    are_equal = abs(largest - 1) < _RESCALED_ERROR and is_clipped.sum() >= 4
+    return bool(are_equal and np.ptp(m.tried.collect("norm")[is_clipped]) > 0.02)
 
 
 def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:

@@ -108,12 +108,14 @@ class DrawnNoise(NamedTuple):
         return self.given.values.std(axis=0) > _MIN_DEVIATION
 
     def group_noise(self) -> dict[str, Vector]:
-        """Returns the noise (n, p) on the given batch for each group of p parameters.
+        """Returns the noise (n, p) on the given batch, scaled to deviation 1, for each group of p parameters.
 
         One group is all noisy parameters; each layer with at least two is another.
         """
         values = self.given.values[:, self.has_noise]
         layer = self.layer[self.has_noise]
+        variances = np.bincount(layer, values.var(axis=0)) / np.maximum(np.bincount(layer), 1)
+        values = values / np.sqrt(variances)[layer]
         groups = {ALL_LAYERS: values}
         for i in np.flatnonzero(np.bincount(layer) > 1):
             groups[self.probe.layer_names[i]] = values[:, layer == i]
@@ -340,7 +342,7 @@ def _test_lags(layers: list[Vector]) -> float:
 
     `layers` contains the noise (n, p) of each layer with at least two parameters. A generator seeded with the
     sum of the seed and the layer's index causes such correlations. Compares up to 500 numbers of a layer with
-    those of layers up to eight places away, for up to 64 later seeds. Given a layer's noise, its inner
+    those of layers up to eight places away, for nearly all later seeds. Given a layer's noise, its inner
     product with independent normal numbers is normal, with its squared norm as the variance.
     """
     deviates = [0.0]  # in case there are no layers
@@ -351,7 +353,7 @@ def _test_lags(layers: list[Vector]) -> float:
             products = first[:, :size] @ second[:, :size].T
             squares = np.cumsum(np.sum(first[:, :size] ** 2, axis=1))
             seeds = len(first)
-            for lag in range(1, min(seeds // 2, 65)):
+            for lag in range(1, max(seeds // 2, seeds - 8)):
                 total = np.trace(products, lag)
                 # Subtracting the mean makes the correlation between two seeds -1 / (seeds - 1).
                 if first is second:

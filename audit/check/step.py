@@ -154,7 +154,8 @@ def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
         if not tried.is_clipping_seen:
             return _untried(
                 f"the largest movement was {tried.max_norm:.2g} C, so clipping was not seen: state a smaller "
-                "clipping norm, use trained parameters, or put an extreme example first in the batch",
+                "clipping norm, use trained parameters, leave frozen layers out of the norm, or put an "
+                "extreme example first in the batch",
                 movements=norms,
             )
     text = f"largest observed change {max(norms.values()):.4g} eta C / B (tolerance {tried.tolerance:.2g})"
@@ -231,8 +232,8 @@ def _describe_deviations(m: Measured) -> CheckOutcome:
         text = f"the noise is below the rounding of {where}: use float64 or a larger learning rate; {text}"
     elif len(still):
         text = (
-            f"a part of {m.name_layers(still)} never moves, as if it were frozen, or had no noise: leave it "
-            f"out of `params`, or give a batch that uses it; {text}"
+            f"a part of {m.name_layers(still)} never moves: add noise to all its entries, leave it out of "
+            f"`params` if it is frozen, or give a batch that uses it; {text}"
         )
     layers = np.flatnonzero(given.freedom)
     deviations = {m.probe.layer_names[i]: float(given.deviations[i]) for i in layers}

@@ -20,12 +20,13 @@ class TorchStep:
 
     Args:
       model, optimizer: the module and its optimizer; with Opacus, those that `make_private` returned.
-      train_batch: a function that takes the arrays of a batch as arguments, and calls `zero_grad`, `backward`
-        and `optimizer.step`. It must leave the clipped and noisy gradient in `p.grad`.
+      train_batch: a function that takes the arrays of a batch as arguments (or a dict as one argument), and
+        calls `zero_grad`, `backward` and `optimizer.step`. Before the parameters change, `p.grad` must be the
+        clipped and noisy gradient.
 
     Attributes:
       params: the trained parameters, copied at construction, keyed by name.
-      changed_buffers: the names of floating-point buffers that depend on the data.
+      changed_buffers: the names of buffers and frozen parameters that depend on the data.
 
     Raises:
       InputError: the model is not a torch module, or no parameter requires a gradient.
@@ -55,13 +56,19 @@ class TorchStep:
         self._optimizer = optimizer
         self._train_batch = train_batch
         self._optimizer_state = copy.deepcopy(optimizer.state_dict())
-        self._buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        self._steps: list[Any] = []
-        # Opacus wraps the optimizer and may skip steps, so we count the steps of the wrapped optimizer.
+        # Schedulers change numbers, such as Opacus's noise multiplier, that are not in the state.
+        numbers = vars(optimizer).items()
+        self._numbers = {name: value for name, value in numbers if isinstance(value, int | float)}
+        self._untrained = {name: value.clone() for name, value in self._list_untrained()}
+        # The gradients before and after each optimizer step, which may change them.
+        self._before: list[dict[str, Any]] = []
+        self._after: list[dict[str, Any]] = []
+        # Opacus wraps the optimizer and may skip steps, so we record the steps of the wrapped optimizer.
         wrapped = vars(optimizer).get("original_optimizer", optimizer)
-        wrapped.register_step_post_hook(lambda *step: self._steps.append(step))
+        wrapped.register_step_pre_hook(lambda *step: self._record())
+        wrapped.register_step_post_hook(lambda *step: self._after.append(self._copy_gradients()))
         self.changed_buffers: set[str] = set()
-        self._first_values: dict[str, Any] = {}  # the buffers after the first call
+        self._first_values: dict[str, Any] = {}  # in the first call
 
     def __call__(
         self, params: Any, batch: Any, seed: int, clipping_norm: float | None = None
@@ -90,31 +97,72 @@ class TorchStep:
                 stack.enter_context(
                     mock.patch.object(self._optimizer, "max_grad_norm", clipping_norm)
                 )
-            self._train_batch(*batch)
+            self._train_batch(*batch if isinstance(batch, tuple | list) else [batch])
+        count = len(self._before)
         require(
-            len(self._steps) < 2,
-            f"`train_batch` takes {len(self._steps)} private steps for one batch: account for each of them, "
-            "or accumulate the gradients and step once",
+            count < 2,
+            f"`train_batch` takes {count} private steps for one batch: account for each of them, or "
+            "accumulate the gradients and step once",
         )
-        # All calls start from the same buffers, so a difference is due to the data.
-        for name, buffer in self._model.named_buffers():
-            first = self._first_values.setdefault(name, buffer.clone())
-            if buffer.is_floating_point() and not torch.equal(buffer, first):
-                self.changed_buffers.add(name)
-        return {name: parameter.grad for name, parameter in self._trained.items()}
+        # After the step, floating-point buffers may be averages of the private parameters.
+        self._compare_untrained(lambda value: not value.is_floating_point())
+        gradients = self._copy_gradients()
+        if not count:  # no optimizer step
+            self._record()
+            return gradients
+        # Code after the step may edit gradients, or reset them to None or 0.
+        for name, before in self._before[0].items():
+            after = self._after[0][name]
+            gradient = gradients[name]
+            is_kept = gradient is not None and gradient.any()
+            if not is_kept or (after is not None and torch.equal(gradient, after)):
+                gradients[name] = before
+        return gradients
+
+    def _copy_gradients(self) -> dict[str, Any]:
+        """Returns copies of the trained parameters' gradients by name; None for missing ones."""
+        return {name: copy.deepcopy(parameter.grad) for name, parameter in self._trained.items()}
+
+    def _list_untrained(self) -> list[tuple[str, Any]]:
+        """Returns the buffers and the frozen parameters, with their names."""
+        values = [*self._model.named_buffers(), *self._model.named_parameters()]
+        return [(name, value) for name, value in values if name not in self._trained]
+
+    def _record(self) -> None:
+        """Copies the gradients, and compares buffers and frozen parameters with those in the first call."""
+        self._before.append(self._copy_gradients())
+        self._compare_untrained(lambda value: True)
+
+    def _compare_untrained(self, is_compared: Callable[[Any], bool]) -> None:
+        """Adds the names of values that differ from those in the first call to `changed_buffers`.
+
+        Calls with the same parameters start from the same values, so a difference is due to the data. Values
+        outside the state dict are not released.
+        """
+        torch = sys.modules["torch"]
+        released = self._model.state_dict()
+        for name, value in self._list_untrained():
+            if self._is_at_start and name in released and is_compared(value):
+                first = self._first_values.setdefault(name, value.clone())
+                if not torch.equal(value, first):
+                    self.changed_buffers.add(name)
 
     def _restore(self, params: Any) -> None:
         """Sets the parameters to `params`, keyed by name, and all other state to that at construction."""
         torch = sys.modules["torch"]
         with torch.no_grad():
             # `load_state_dict` would list tied parameters twice.
-            for name, buffer in self._model.named_buffers():
-                buffer.copy_(self._buffers[name])
+            for name, value in self._list_untrained():
+                # The first call may add or resize buffers, such as caches.
+                value.data = self._untrained.setdefault(name, value).clone()
             for name, parameter in self._trained.items():
                 parameter.copy_(params[name])
+        vars(self._optimizer).update(self._numbers)
         self._optimizer.load_state_dict(copy.deepcopy(self._optimizer_state))
         _forget_failed_call(self._model, self._optimizer)
-        self._steps.clear()
+        self._before.clear()
+        self._after.clear()
+        self._is_at_start = all(torch.equal(params[name], self.params[name]) for name in params)
 
 
 def _forget_failed_call(model: Any, optimizer: Any) -> None:
@@ -132,7 +180,6 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
         parameter._forward_counter = 0
     # Opacus's BatchMemoryManager splits a batch, and queues a skip flag for each part.
     vars(optimizer).get("_step_skip_queue", []).clear()
-    optimizer._is_last_step_skipped = False
     optimizer.zero_grad()
 
 
