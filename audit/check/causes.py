@@ -462,7 +462,7 @@ CAUSES = [
         "Movements and noise are both {0:.4g} times their stated size. This does not weaken privacy. "
         "Possible explanation: {1}.",
         "state the learning rate, clipping norm and batch size that the step uses, or divide by the stated "
-        "batch size",
+        "batch size; with Nesterov momentum or averages of gradients, return the private gradient",
         explains=("excess",),
     ),
     Cause(
