@@ -34,7 +34,7 @@ class LogDensity(NamedTuple):
 
 
 class _TiltedCohort(NamedTuple):
-    """A round's cohort under a tilt s, which weights each cohort by e^(s * sum of its dot products a_i).
+    """A round's cohort, tilted by s: each cohort has the weight e^(s * sum of its dot products a_i).
 
     Clients join independently, conditional on the cohort's size. Client i has odds proportional to e^(s a_i).
 
@@ -43,8 +43,8 @@ class _TiltedCohort(NamedTuple):
       size: The number of clients in the cohort, less than M.
       tilt: The tilt s.
       joins: (M,) the clients' probabilities of joining; they sum to `size`.
-      log_moment_over_p: log(E / P). E is the mean of e^(s * sum) over cohorts, and P the probability that
-        exactly `size` clients join if they join independently.
+      log_moment_over_p: log(E / P). E is the mean of e^(s * sum) over cohorts. P is the probability that
+        exactly `size` clients join if each decides independently.
     """
 
     dots: Array
@@ -57,7 +57,7 @@ class _TiltedCohort(NamedTuple):
 def simulate_scores(
     rng: np.random.Generator, dots: Array, cohort: int, sigma: float, rounds: int
 ) -> Array:
-    """Draws the scores of rounds without the canary, of shape (rounds,).
+    """Draws the scores (rounds,) of rounds without the canary.
 
     Args:
       dots: (M,) the clients' dot products with the direction, divided by the clipping norm.
@@ -84,8 +84,7 @@ def compute_log_density(dots: Array, cohort: int, sigma: float, extra: float) ->
     Args:
       dots, cohort: See `simulate_scores`.
       sigma: The noise multiplier, above 0.
-      extra: How far the evenly spaced grid extends beyond 9 standard deviations of the score on either side
-        of its mean.
+      extra: How far each end of the evenly spaced grid lies beyond 9 standard deviations from the mean score.
     """
     # The variance of the sum over a cohort drawn without replacement.
     variance = cohort * (1 - cohort / len(dots)) * np.var(dots, ddof=1)
@@ -143,7 +142,7 @@ def score_densities(
         is added, as in the accountant's neighboring data sets.
     """
     # Grids must also contain the likely scores with the canary, and x - canary for every likely score x. If a
-    # grid is too small, the error below is large.
+    # grid is too small, the returned error is large.
     extra = canary
     if replaces:
         # The canary replaces a client, so the mean changes by `canary - dots.mean()`. Both grids need room
@@ -167,10 +166,10 @@ def score_densities(
 
 
 def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
-    """Returns a cohort under a tilt s, which weights each cohort by e^(s * sum of its dot products).
+    """Tilts the cohorts' distribution by s = `tilt`: weights each cohort by e^(s * sum of its dot products).
 
-    Suppose that each client joins independently, with log odds `log_odds` + s a_i for its dot product a_i in
-    `dots` (M,). Given that exactly `cohort` clients join, the cohort has this distribution for any
+    Suppose that each client joins independently, with log odds `log_odds` + s a_i, where a_i is its dot
+    product in `dots` (M,). Given that exactly `cohort` clients join, the cohort has this distribution for any
     `log_odds`. We choose `log_odds` to make `cohort` clients join on average.
     """
     clients = len(dots)
@@ -205,7 +204,7 @@ def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Arr
     smaller results are mostly rounding error.
     """
     tilt = tilted.tilt
-    # The trapezoidal rule with this step in t returns a density that is periodic in x, with period 2 pi /
+    # With this step in t, the trapezoidal rule yields a density that is periodic in x, with period 2 pi /
     # step. `variance` approximates the variance of the tilted score, as if clients joined independently.
     variance = np.sum(tilted.joins * (1 - tilted.joins) * tilted.dots**2) + sigma**2
     step = 2 * np.pi / (_PERIOD * np.sqrt(variance))
@@ -233,9 +232,10 @@ def _compute_ratios(tilted: _TiltedCohort, times: Array) -> NDArray[np.complex12
     """Returns P M(s + i t) / M(s) at each of the times t (T,), for the tilt s.
 
     M(z) is the mean of e^(z * sum of dot products) over cohorts. The tilt weights cohorts by e^(s * sum), so
-    M(s + i t) / M(s) is the mean of e^(i t * sum) over tilted cohorts. Under the tilt, client j joins
-    independently with probability joins[j], given that `size` clients join, which has probability P. So the
-    result is the coefficient of z^size in the product over clients of
+    M(s + i t) / M(s) is the mean of e^(i t * sum) over tilted cohorts. Let each client j join
+    independently with probability joins[j]. With probability P, exactly `size` clients join. If they do, they
+    are distributed like a tilted cohort. So the result is the coefficient of z^size in the product over
+    clients of
 
         1 - joins[j] + joins[j] z e^(i t dots[j]).
     """

@@ -110,7 +110,7 @@ def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -
     sigma = setting.noise_multiplier
 
     def compute_epsilons(noise_multipliers: Iterable[float]) -> list[float]:
-        """Returns the training run's epsilon up to each measured round, given their noise multipliers."""
+        """Returns the epsilon up to each measured round, given the rounds' noise multipliers."""
         charges = map(Charge, noise_multipliers, frame["rate"], counts)
         return rounds.cumulative(charges, setting.delta)
 
@@ -161,7 +161,7 @@ def average_over_seeds(
 
 
 def show_rounds(setting: Attacked, frame: pd.DataFrame) -> str:
-    """Formats a frame of rounds as a table, with notes on its columns, which `summarize` defines."""
+    """Formats a frame of rounds (see `summarize`) as a table with notes on its columns."""
     # The published estimate needs errors of both kinds (Errata C7), so the largest finite estimate has one
     # error of each kind. With very few scores, the formula gives a negative value.
     n_out = setting.scores // 2
@@ -188,7 +188,7 @@ def show_rounds(setting: Attacked, frame: pd.DataFrame) -> str:
 
 
 def show_texts(measured: Sequence[Measured]) -> str:
-    """Formats the designed texts of measured rounds, as in Table 1 of the paper."""
+    """Formats the text designed in each measured round, as in Table 1 of the paper."""
     lines = ["round canary, a designed text; a line break is shown as \\n"]
     for row in measured:
         lines += textwrap.wrap(
@@ -204,15 +204,15 @@ def show_texts(measured: Sequence[Measured]) -> str:
 def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> str:
     """Formats the training run's epsilon, with a line for each way of computing it.
 
-    Most lines show the last row of `frame`, from `compose` with the same `is_backward`. An unmeasured round
-    takes the epsilon of the measured round before it (charged forward) or after it (backward). The last
-    line covers the whole training run, and the others the rounds up to `charged_to`.
+    `frame` is the result of `compose` with the same `is_backward`, and most lines show its last row. An
+    unmeasured round takes the epsilon of the measured round before it (charged forward) or after it
+    (backward). The last line covers the whole training run. The others cover the rounds up to `charged_to`.
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
     perfect = _compose_perfect_canary(setting, last["rate"], charged)
-    # The accountant's epsilon if the simulated (mock) rounds are also released (Errata C4). Each row of
-    # `frame` has a mock round per score. These draw from fewer clients, so their sampling rate is higher.
+    # The accountant's epsilon if the simulated (mock) rounds are also released (Errata C4). Each measured
+    # round needs a mock round per score. These draw from fewer clients, so their sampling rate is higher.
     sigma = setting.noise_multiplier
     training = Charge(sigma, last["rate"], setting.rounds)
     mock = Charge(sigma, last["mock_rate"], rounds=len(frame) * setting.scores)
@@ -248,7 +248,7 @@ def _compose_perfect_canary(setting: Attacked, sampling_rate: float, count: int)
 def make_curves_table(sweep: AblationSweep, averages: pd.DataFrame) -> OwnTable:
     """Returns the table of a sweep's curves (`average_over_seeds`): means and standard deviations.
 
-    The CSV has all columns. The text has `attack`, the attack's accuracy, and
+    The CSV has all columns. The text has the attack's accuracy (`attack`) and these columns:
 
         if x is the round:
             published    the round's estimate of epsilon

@@ -1,4 +1,4 @@
-"""Designs a canary for a frozen model: a sample with a gradient nearly orthogonal to clients' updates.
+"""Designs a canary for a frozen model: a sample whose gradient is nearly orthogonal to clients' updates.
 
 Gradient descent on the sample minimizes a penalty on its gradient (`compute_penalty`). Each step uses the
 updates of a minibatch of mock clients.
@@ -24,7 +24,7 @@ SampleLoss = Callable[[Array, Tree, Array], Array]
 
 
 # (theta (p,), first sample, clipped updates (n, p), keys (steps + 1,)) -> the designed sample, and the
-# penalties (steps + 1,) before each step and after the last one, on different minibatches.
+# penalties (steps + 1,) before each step and after the last one, each on its own minibatch.
 Design = Callable[[Array, Tree, Array, Array], tuple[Tree, Array]]
 
 

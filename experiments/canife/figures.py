@@ -19,7 +19,7 @@ from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn
 
-# Maps each panel's title to the columns of a frame of rounds (`curves`) that it plots against the round.
+# Maps each panel's title to the columns that it plots against the round, from a frame of rounds (`curves`).
 _OVER_ROUNDS = {
     "epsilon of the training run": [
         "accountant",
@@ -39,7 +39,7 @@ _OVER_ROUNDS = {
     ],
     "health and accuracy": ["health", "attack", "test"],
 }
-# Maps the column of a panel's solid curves to its title and the column of its dashed curves, if any.
+# Maps the column of a panel's solid curves to the panel's title and the column of its dashed curves, if any.
 _PANELS = {
     "deviation": ("deviation of scores\n(dashed: clients only)", "clients"),
     "attack": ("attack accuracy", ""),
@@ -101,8 +101,8 @@ def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
     """Draws a sweep's curves (`curves.average_over_seeds`) with standard deviations as error bars.
 
     Three panels show the scores' standard deviation, the attack's accuracy, and "health", the fraction by
-    which the canary's design reduced the penalty it minimizes. If x is the round, three more show the
-    model's accuracy, a round's epsilon and the training run's epsilon. Titles explain dashed curves.
+    which the canary's design reduced the penalty it minimizes. If x is the round, three more panels show
+    the model's accuracy, the round's epsilon and the training run's epsilon. Titles explain dashed curves.
     """
     curve = averages["curve"].replace(PENALTIES)  # a penalty's displayed name
     frame = averages.assign(curve=curve).replace(np.inf, np.nan)  # panels omit infinite epsilons

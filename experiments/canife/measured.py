@@ -15,9 +15,10 @@ _ROUND_FILE = "round_{:07d}.npz"
 
 
 class Measured(NamedTuple):
-    """A measured round. Attributes are named like the arrays in the round's file.
+    """A measured round. Its file has an array for each attribute, under the same name.
 
-    C is the clipping norm. The canary's direction is its gradient, normalized to length 1.
+    The canary's direction is its gradient, normalized to length 1. Dot products and scores are divided by the
+    clipping norm.
 
     Attributes:
       number: The round number, starting at 1.
@@ -25,9 +26,9 @@ class Measured(NamedTuple):
       accuracy: The test accuracy of the model before this round.
       health: The fraction of the first sample's penalty that the design removed.
       norm: The norm of the canary's gradient before clipping.
-      own: The dot product of the canary's update with its direction, over C.
-      known: (M,) the clients' dot products with the canary's direction, over C.
-      scores_in, scores_out: The scores of the published estimate with and without the canary, over C.
+      own: The dot product of the canary's update with its direction.
+      known: (M,) the clients' dot products with the canary's direction.
+      scores_in, scores_out: The scores of the published estimate with and without the canary.
       exact: The exact epsilon of the score at the setting's delta.
       exact_then: The exact epsilon of the score at the paper's delta, 1/n for n scores.
       proven: An assumption-free lower bound on epsilon from many more mock rounds.

@@ -55,7 +55,7 @@ def split_clients(setting: Attacked, data: DataSets) -> Split:
 
 
 def _keep_first(clients: Clients, most: int) -> Clients:
-    """Returns the clients, each with at most its first `most` examples."""
+    """Limits each client to its first `most` examples."""
     return clients._replace(counts=np.minimum(clients.counts, np.int32(most)))
 
 
@@ -156,7 +156,7 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
 
     @jax.jit
     def play_rounds(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
-        """Trains for the rounds of a schedule without canaries, and returns the state after them."""
+        """Trains without canaries for the rounds of a schedule, and returns the final state."""
         # The mechanism also derives the noise from the round number in `state`.
         key = root(setting.seed, "noise")
         return mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
@@ -196,7 +196,7 @@ def draw_clients(setting: Attacked, purpose: str, clients: int, size: int) -> ND
 
 
 def make_generator(setting: Attacked, purpose: str) -> np.random.Generator:
-    """Returns a random generator seeded with the setting's seed and the name of a purpose."""
+    """Returns a random generator seeded with the setting's seed and the purpose."""
     return np.random.default_rng([setting.seed, *purpose.encode()])
 
 

@@ -39,8 +39,8 @@ class RoundEstimate(NamedTuple):
 
     Attributes:
       epsilon: The estimate; infinite if a threshold separates the scores of the two worlds.
-      lower, upper: The same formula at the ends of both error rates' 95% Clopper-Pearson intervals. The
-        intervals ignore that the same scores determine the threshold.
+      lower, upper: The same formula at the ends of both error rates' 95% Clopper-Pearson intervals. They
+        do not account for choosing the threshold using the same scores.
       accuracy: The attack's highest accuracy over all thresholds, if both worlds are equally likely.
     """
 
@@ -66,8 +66,8 @@ def best_epsilon(
 ) -> RoundEstimate:
     """Returns the published estimate: the largest epsilon over thresholds with errors of both kinds.
 
-    Like the public code, the search skips thresholds with errors of only one kind, but not thresholds without
-    errors, which make the estimate infinite. The estimate is 0 if all thresholds are skipped (Errata C6, C7).
+    Like the public code, the search skips thresholds with errors of only one kind. It keeps thresholds
+    without errors, which make the estimate infinite. If it skips all, the estimate is 0 (Errata C6, C7).
 
     Args:
       scores_in, scores_out: Scores (n,) with and (m,) without the canary.
@@ -107,11 +107,11 @@ def best_epsilon(
 
 
 def find_renyi_noise(epsilon: float, delta: float, true_noise: float) -> float:
-    """Returns the noise multiplier of the Gaussian release with this epsilon at delta by Renyi DP accounting.
+    """Returns the noise multiplier that gives a Gaussian release this epsilon at delta, by Renyi DP.
 
-    Like CANIFE's public code, we raise epsilon to at least MIN_EPSILON, because its search fails for smaller
-    values. If epsilon is infinite, we return the training run's noise multiplier, `true_noise`, because one
-    round without noise would make the total epsilon infinite (Errata C5, C7).
+    Like CANIFE's public code, we raise epsilon to at least MIN_EPSILON. If epsilon is infinite, we return the
+    training run's noise multiplier, `true_noise`, because one round without noise would make the total
+    epsilon infinite (Errata C5, C7).
     """
     if np.isinf(epsilon):
         return true_noise
@@ -125,7 +125,7 @@ def find_renyi_noise(epsilon: float, delta: float, true_noise: float) -> float:
 
 
 def find_gaussian_noise(epsilon: float, delta: float, true_noise: float) -> float:
-    """Returns the noise multiplier of the Gaussian release that has exactly this epsilon at delta.
+    """Returns the noise multiplier that gives a Gaussian release exactly this epsilon at delta.
 
     If epsilon is infinite, we return the training run's noise multiplier, `true_noise`, like CANIFE's public
     code, because the composition would be infinite.
@@ -148,7 +148,7 @@ def divergences(sigma: float, sampling_rate: float) -> Array:
 
 
 def _integrate_log_moments(sigma: float, sampling_rate: float) -> list[float]:
-    """Returns (a - 1) times the Renyi divergence at each order a of ORDERS, computed by quadrature.
+    """Returns (a - 1) times the Renyi divergence for each order a in ORDERS, computed by quadrature.
 
     At sampling rate q, it is log E[((1 - q) + q e^((2 x - 1) / (2 sigma^2)))^a] for x ~ N(0, sigma^2)
     (Mironov, Talwar and Zhang, 2019, Theorem 4).
@@ -173,9 +173,9 @@ def count_rounds(
 ) -> NDArray[np.int64]:
     """Returns how many rounds each measured round represents (Errata C8).
 
-    In the paper, a measured round represents itself and the rounds before the next measured one, or up to
-    `total`. In the public code (`is_backward`), it represents itself and the rounds since the previous one.
-    `measured` lists the numbers of the measured rounds in increasing order.
+    In the paper, a measured round represents itself and the unmeasured rounds directly after it, up to
+    `total`. In the public code (`is_backward`), it represents itself and the unmeasured rounds directly
+    before it. `measured` lists the numbers of the measured rounds in increasing order.
     """
     if is_backward:
         return np.diff([0, *measured])
@@ -183,7 +183,7 @@ def count_rounds(
 
 
 def cumulative(charges: Iterable[Charge], delta: float) -> list[float]:
-    """Returns the epsilons at delta, by Renyi DP, of the rounds up to and including each charge."""
+    """Composes the charges by Renyi DP, and returns the total epsilon at delta after each charge."""
     total = np.zeros(len(ORDERS))  # Renyi divergences, which add up over rounds
     epsilons = []
     for charge in charges:
@@ -201,8 +201,8 @@ def composed(charges: Iterable[Charge], delta: float) -> float:
 def estimate_perfect_canary(rng: np.random.Generator, sigma: float, scores: int) -> list[float]:
     """Returns 150 simulated values of the published estimate for a perfect canary (Errata C9).
 
-    Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it, the largest possible leak at this
-    noise. Each estimate uses n `scores`, half from each world, and delta = 1/n.
+    Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it, the largest leak that this noise
+    allows. Each estimate uses n `scores`, half from each world, and delta = 1/n.
     """
     draws = sigma * rng.standard_normal((_NUM_SIMULATIONS, 2, scores // 2))
     return [best_epsilon(1 + inside, outside, 1 / scores).epsilon for inside, outside in draws]

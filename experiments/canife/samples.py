@@ -1,7 +1,7 @@
 """Samples that can serve as canaries: images with labels, and texts, which are their own labels.
 
-A design optimizes continuous numbers, so a text's characters are mixtures. The canary's client trains on the
-sample from `draw_text`. `ImageSamples` and `TextSamples` have the same methods.
+A design optimizes continuous numbers, so each character of a text is a mixture. The canary's client trains on
+the sample from `draw_text`. `ImageSamples` and `TextSamples` have the same methods.
 """
 
 from typing import Any, NamedTuple
@@ -24,9 +24,9 @@ class Sample(NamedTuple):
     """A canary's sample, as continuous numbers.
 
     Attributes:
-      content: An image's normalized pixels (height, width, ...), or the log weights (T, alphabet) of a
-        mixture for each of a text's T characters.
-      label: The log weights of the classes, of shape (classes,); empty for a text.
+      content: An image's normalized pixels (height, width, ...), or a text's log weights (T, alphabet), with
+        one mixture for each of the T characters.
+      label: (classes,) the log weights of the classes; empty for a text.
     """
 
     content: Array
@@ -37,7 +37,7 @@ class ImageSamples(NamedTuple):
     """Image samples.
 
     Attributes:
-      soft_label: True if the label is a mixture of classes that the design also changes.
+      soft_label: True if the label is a mixture of classes, which the design also optimizes.
       mean, deviation: A normalized pixel is (pixel - mean) / deviation, for pixels in [0, 1]. Each is one
         number per channel, or a single number.
     """
@@ -117,7 +117,7 @@ class TextSamples(NamedTuple):
     def from_example(self, features: NDArray[Any], label: Any) -> Sample:
         """Returns a sample with large log weights for the tokens of the example's text.
 
-        Draws from the sample are nearly always this text.
+        `draw_text` nearly always draws this text from the sample.
         """
         # Labels are the features shifted by one, so the last character occurs only as a label.
         text = np.append(features, label[-1])

@@ -29,7 +29,7 @@ class FigureSize(NamedTuple):
     """The settings for the figures at one scale.
 
     Attributes:
-      setting: The setting without noise that all figures start from.
+      setting: The base setting of all figures, without noise.
       noise_multiplier: The noise multiplier of Figure 8c.
       pools: The numbers of mock clients. Figure 5a uses all except the first, and 8a every second one.
       design_steps: The design step counts in Figure 5b.
@@ -93,7 +93,7 @@ class AblationSweep(Sweep):
     """A sweep of attacked training runs that differ in one or two fields and in their seeds.
 
     Attributes:
-      curve: The field of `Attacked` that differs between curves.
+      curve: The field of `Attacked` with one curve for each value.
       x: The field on the x axis, or "round". For a field, the figure shows only the last measured round.
     """
 
@@ -109,7 +109,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     # smallest penalty, not the last.
     with_best_sample = dataclasses.replace(setting, keep_best=True)
     # Figure 8c has rounds on the x axis, so we measure twice as many. Its epsilons would be infinite without
-    # noise. A design's minibatch has a fixed size instead of the default, the cohort's size.
+    # noise. We fix the design's minibatch size, because the default, the cohort size, varies.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=size.noise_multiplier,
@@ -137,8 +137,8 @@ def _make_sweep(
 ) -> AblationSweep:
     """Returns a sweep of all combinations of seeds and values of one or two fields.
 
-    `varied` maps the names of one or two fields to their values, which replace those of `base`. The first
-    field has a curve for each value. The x axis shows the second field, or the round if there is only one
+    `varied` maps the names of one or two fields to their values, which replace those of `base`. Each
+    value of the first field has a curve. The x axis shows the second field, or the round if there is only one
     field.
     """
     fields = [*varied, ROUND]

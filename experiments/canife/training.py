@@ -48,9 +48,9 @@ def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Sto
 def measure_missing(
     setting: Attacked, data: DataSets, store: Store, numbers: Sequence[int]
 ) -> Iterator[Measured]:
-    """Trains a model, measures the given rounds that are missing, and yields each after storing it.
+    """Trains a model, and measures, stores and yields each given round that is not yet stored.
 
-    A round's measurement uses the model from before the round. Rounds 1, 1 + every, 1 + 2 every, ... can be
+    Each measurement uses the model as it is before the round. Rounds 1, 1 + every, 1 + 2 every, ... can be
     measured, so training proceeds in segments of `setting.every` rounds, which share a compiled program.
     Training continues from a checkpoint if one exists. Raises InputError if the model diverges.
 
@@ -97,9 +97,9 @@ def _measure(
     """Designs a canary for a round's frozen model theta (p,), and measures how well it can be detected.
 
     `health` is the fraction of the penalty on the canary's gradient that the design removed. Scores are dot
-    products of noisy sums of updates with the canary's direction. The simulation of (mock) rounds therefore
-    needs only this direction's dot products with the canary's update and with each client's update. All mock
-    rounds draw their cohorts from the same `setting.population` training clients. `number` is the round.
+    products of noisy sums of updates with the canary's direction. To simulate (mock) rounds, we therefore
+    need only the dot products of the canary's and each client's update with this direction. All mock rounds
+    draw their cohorts from the same `setting.population` training clients. `number` is the round.
     """
     canary, health = _design_canary(setting, population, theta, number)
     gradient = population.gradient(theta, canary)
@@ -110,7 +110,7 @@ def _measure(
     )
 
     # As published, the canary's client does not multiply its gradient by the learning rate (Errata C2). Its
-    # clipped update has the canary's direction, so their dot product is the update's norm.
+    # clipped update points in the canary's direction, so the dot product of the two is the update's norm.
     rate = 1.0 if setting.as_published else setting.client_learning_rate
     canary_dot = min(
         rate * gradient_norm / setting.clipping_norm, 1.0
@@ -143,8 +143,8 @@ def _simulate_attack(
 ) -> dict[str, Any]:
     """Simulates (mock) rounds with and without the canary, and measures how much their scores reveal.
 
-    `client_dots` (M,) and `canary_dot` are dot products with the canary's direction, over the clipping norm.
-    The round number determines the random draws.
+    `client_dots` (M,) and `canary_dot` are dot products with the canary's direction, divided by the clipping
+    norm. The round number determines the random draws.
 
     Returns:
       The scores of the published estimate, a lower bound on epsilon from many more scores (`proven`), and
@@ -161,7 +161,7 @@ def _simulate_attack(
     rounds_out = setting.scores // 2
     scores_in = simulate(cohort=others, rounds=setting.scores - rounds_out) + canary_dot
     scores_out = simulate(cohort=setting.cohort, rounds=rounds_out)
-    # The bound adds the canary, as in the accountant's neighboring data sets.
+    # For the bound, the canary is always added, as in the accountant's neighboring data sets.
     many_in = simulate(cohort=setting.cohort, rounds=setting.mock_rounds) + canary_dot
     many_out = simulate(cohort=setting.cohort, rounds=setting.mock_rounds)
     proven = estimate.assumption_free(many_in, many_out, setting.delta, _CONFIDENCE)
@@ -214,7 +214,7 @@ def _design_canary(
     is_finite = jnp.isfinite(penalties).all()
     require(is_finite, "the canary's design diverged: lower `design_rate`")
 
-    # An arbitrary constant separates the keys for drawing texts from the design's keys.
+    # An arbitrary constant makes the keys for drawing texts different from the design's keys.
     text_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
     first_key, last_key = jax.random.split(text_key)
     drawn_first = population.samples.draw_text(first, first_key)
@@ -225,9 +225,9 @@ def _design_canary(
 
 
 def _compute_health(setting: Attacked, updates: Array, before: Array, after: Array) -> float:
-    """Returns the fraction of the penalty on a canary's gradient (p,) that its design removed.
+    """Returns the fraction of the penalty on a canary's gradient that the design removed.
 
-    `before` and `after` are its gradients before and after the design. `updates` (n, p) are those of the
+    `before` and `after` are the gradients (p,) before and after the design. `updates` (n, p) are those of the
     whole pool of mock clients.
     """
     penalty_before = float(compute_penalty(setting, before, updates))

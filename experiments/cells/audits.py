@@ -24,7 +24,7 @@ def audit_cell(audited: Audited) -> Cell:
         """Returns True if the store has all runs and its audit.json covers at least `runs` runs."""
         num_concluded = 0
         with contextlib.suppress(InputError):  # audit.json is missing or damaged
-            num_concluded = store.result().runs or 0  # None without a number of runs
+            num_concluded = store.result().runs or 0  # None if not stored
         return num_concluded >= runs and not store.missing(runs)
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:

@@ -86,7 +86,7 @@ class DataSets:
     def require_files(self) -> None:
         """Loads the user's data files; raises InputError for a file without the expected data."""
         for model in TASKS:
-            self.checksum(model)  # loads the model's data if they are a user's file
+            self.checksum(model)  # loads the model's data if the user gave a file
 
 
 def file_names() -> list[str]:
@@ -101,14 +101,14 @@ class Cell(NamedTuple):
 
     Attributes:
       name: The displayed name.
-      identity: A text that identifies the work, except for the number of runs. A sweep completes only the
+      identity: A string that identifies the work, apart from the number of runs. A sweep completes only the
         largest cell with each identity.
       runs: The number of runs, the unit of `progress`.
       is_done: (the existing stores, data sets) -> True if the cell's store is complete. The function does not
         start JAX, and loads only the user's data files.
       open: (the root of all stores, data sets) -> the cell's store.
       do: (store, data sets, progress); computes the missing results.
-      request: The specification of the work, for finding its results in figures.
+      request: The specification of the work, which figures use to find its results.
       audited: The audit, or None for other kinds of cells.
     """
 

@@ -137,11 +137,11 @@ def train(
     ]
 
     def watch(trained: Store, others: Sequence[tuple["Game", Store]], midway: "Midway") -> None:
-        """Stores the accuracies of a chunk's final models in all stores, and their scores in the `others`.
+        """Stores a chunk's final accuracies in all stores, and its final scores in the `others`.
 
         The runs of a chunk train together, from run `midway.first`. `games.train` calls this function during
-        training, and afterwards stores the scores in `trained`. Accuracies are stored first, so each run with
-        a score has an accuracy even if the process dies.
+        training, and afterwards stores the scores in `trained`. Accuracies are stored first, so even if the
+        process dies, every run with stored scores has an accuracy.
         """
         if midway.steps < settings[0].rounds:  # not the final models
             return
@@ -153,7 +153,7 @@ def train(
             store.save(games.final_scores(game, midway.thetas, midway.first))
 
     for i, (game, store) in enumerate(pairs):
-        # Different runs may be missing from each store. `games.train` trains those missing from `store`, and
-        # `watch` adds them to later stores. Earlier stores are complete.
+        # The stores may lack different runs. `games.train` trains the runs that `store` lacks, and `watch`
+        # also adds them to later stores. Earlier stores are complete.
         watch_chunk = functools.partial(watch, store, pairs[i + 1 :])
         games.train(game, store, runs, progress=progress, watch=watch_chunk)

@@ -1,6 +1,6 @@
 """Trains on a Ray cluster. Workers train chunks of runs or complete cells; this process stores the results.
 
-All tasks have the same devices, so scores are bit-identical to scores from one node.
+All tasks use the same number of devices, so scores are bit-identical to those from one machine.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ _ENVIRONMENT = {
 def prepare(
     devices: int, recipe: GameRecipe, data: Dataset, runs: int
 ) -> tuple[int, dict[str, Any]]:
-    """Prepares a worker. Returns how many of `runs` runs it trains at a time, and its versions and devices.
+    """Prepares a worker. Returns its chunk size for `runs` runs, and its versions and devices.
 
     `devices` is the number of CPU devices, or 0 for GPUs.
     """
@@ -105,14 +105,14 @@ class Cluster:
     def __init__(self, ray: Any) -> None:
         """Decides which resources a task gets; `ray` is the imported module.
 
-        A task gets one GPU or, on a cluster without GPUs, all cores of the smallest node, to fit on every
-        node.
+        A task gets one GPU. On a cluster without GPUs, it gets as many cores as the smallest node has, so it
+        fits on every node.
         """
         self._ray = ray
         self.share = ray.put
         total = ray.cluster_resources()
         if total.get("GPU", 0) >= 1:
-            # A task only sees the GPU that Ray assigns to it. 0 devices means all visible GPUs.
+            # A task sees only the GPU that Ray assigns to it. 0 devices means all visible GPUs.
             self._devices_of_task = 0
             self._resources = {"num_gpus": 1, "num_cpus": 1}
         else:
@@ -128,10 +128,10 @@ class Cluster:
         self._max_submitted = 2 * int(total["CPU"])
 
     def run(self, function: Callable[..., Any], arguments: Iterable[Arguments]) -> Iterator[Ended]:
-        """Calls a function on workers, once for each tuple in `arguments`, and yields calls as they end.
+        """Calls a function on workers, once for each tuple in `arguments`, and yields each call when it ends.
 
-        A call is function(devices, *the tuple), with the task's number of CPU devices, or 0 for GPUs. An
-        ended call is its tuple and a function that returns its result or raises its error.
+        Each call is function(devices, *the tuple), where `devices` is the task's number of CPU devices, or 0
+        for GPUs.
         """
         # With max_calls=0, a worker stays alive after a task and keeps its compiled programs.
         make_remote = self._ray.remote(max_retries=_MAX_RETRIES, max_calls=0, **self._resources)
@@ -212,7 +212,7 @@ def join(address: str) -> Iterator[work.TrainingEngine]:
 
 
 def _require_answer(address: str) -> None:
-    """Raises OSError if no server answers at "host:port" within 5 seconds, much earlier than Ray."""
+    """Raises OSError if no server answers at "host:port" within 5 seconds. Ray waits much longer."""
     host, _, port = address.rpartition(":")
     if host and port.isdecimal() and int(port) < 2**16:  # unlike "auto"
         socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
@@ -244,7 +244,7 @@ class RayTrainer:
         return Trained(store.load(runs), count_runs(missing), seconds)
 
     def stage(self, runs: int) -> int:
-        """Returns how many of `runs` runs to train before the next computation of the bounds."""
+        """Returns how many of `runs` runs to train before the bounds are computed again."""
         return min(runs, _STAGE)
 
     def about(self) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
 
 
 class TrainingEngine(NamedTuple):
-    """Trains single audits and completes cells, on this machine or on a cluster.
+    """Trains the runs of single audits and completes cells, on this machine or on a cluster.
 
     Attributes:
       trainer: (recipe, data) -> a trainer; raises InputError if the data do not fit the recipe.
@@ -48,10 +48,7 @@ class TrainingEngine(NamedTuple):
 
 
 class SweepProgress:
-    """A progress line on stderr: the number of finished cells, the current cell, and the time left.
-
-    The percentage counts the runs of all cells.
-    """
+    """A progress line on stderr: finished cells, current cell, percentage of finished runs, and time left."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         """Shows the progress line for these cells."""
@@ -114,9 +111,9 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
 
 @contextlib.contextmanager
 def failing(cell: Cell, progress: SweepProgress, outcome: Outcome) -> Iterator[None]:
-    """Reports an InputError raised in the block on stderr, and records the cell as failed in the outcome.
+    """Catches an InputError from the block, reports it on stderr, and records the cell as failed.
 
-    If the store cannot be written, it raises the error again, because other cells would fail too.
+    Raises the error again if the store cannot be written, because other cells would fail too.
     """
     try:
         yield

@@ -82,8 +82,8 @@ exact: epsilon of the Gaussian mechanism; window: limit of the paper's
       thresholds with one canary, for many runs"""
 _NOTE_ON_GAINS = """\
 K = 1: one canary with order 1; 2 and 4: orders, with several canaries
-gain: runs with one canary (order 1) divided by runs with several canaries, at
-      the largest bound that both reach; bounds are means over subsets of runs
+gain: runs needed with one canary (order 1) divided by runs needed with several,
+      for the largest bound both reach; bounds are means over subsets of runs
 mean: harmonic mean over entries in which both have positive bounds"""
 
 
@@ -96,8 +96,8 @@ def compare_over_runs(
     runs with one canary, if such runs are stored.
 
     Args:
-      by_canaries: The scores, keyed by the number of canaries in a run, each from the same number of runs.
-      canaries: The number of canaries in a run for `methods`, a key of `by_canaries`.
+      by_canaries: The scores, keyed by the number of canaries in a run. All have the same number of runs.
+      canaries: The key in `by_canaries` of the scores that `methods` use.
       methods: Keys of _METHODS.
     """
     runs = choose_numbers_of_runs(len(by_canaries[canaries].scores))
@@ -112,9 +112,9 @@ def compare_over_runs(
 def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> Records:
     """Returns an attack's lower bounds on epsilon for several numbers of runs n and of canaries K.
 
-    Bounds over n use subsets of the runs, and the same K for each n. Since the LiDP paper has K = sqrt(n), K
-    is the stored number above 1 closest to the square root of the number of all runs. Bounds over K use all
-    runs.
+    Bounds for different n use subsets of the runs and the same K. Since K = sqrt(n) in the LiDP paper, we use
+    the stored K above 1 that is closest to the square root of the total number of runs. Bounds for different
+    K use all runs.
 
     Returns:
       Records with the fields `over` ("n" or "K"), `x` (the value of n or K), `canaries`, and the bounds of
@@ -150,7 +150,7 @@ def choose_numbers_of_runs(runs: int) -> list[int]:
 
 
 def compute_curve(method: str, scores: Scores, runs: Sequence[int], levels: Level) -> list[float]:
-    """Returns the mean lower bound on epsilon from random subsets of the runs, for each size in `runs`.
+    """Returns the mean lower bound on epsilon over random subsets of the runs, for each size in `runs`.
 
     `scores` are from all runs, and `method` is a key of _METHODS.
     """
@@ -183,13 +183,13 @@ def compute_gain(runs: ArrayLike, single: ArrayLike, several: ArrayLike) -> floa
 
 
 def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
-    """Draws `count` runs, an even number, without replacement.
+    """Draws `count` runs without replacement; `count` is even.
 
     With several canaries per run, each canary has a coin, and any subset of runs is valid. With one canary
     per run, half of the drawn runs insert the canary.
     """
     if scores.scores.shape[1] > 1:
-        # Sorted, so a subset with all runs keeps the stored order.
+        # Sorted, so that drawing all runs keeps the stored order.
         drawn = np.sort(rng.choice(len(scores.scores), count, replace=False))
         part = scores._replace(scores=scores.scores[drawn], presence=scores.presence[drawn])
         return concluded.read_coins(part)
@@ -246,7 +246,7 @@ def _make_record(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> R
         scores (Errata L2).
       <method>, <method>_deviation, <method>_error: For each method, the mean epsilon over seeds, its standard
         deviation and its standard error.
-      gain_2, gain_4: The means for Wilson's intervals with 2 and 4 moments minus that with one.
+      gain_2, gain_4: The mean for Wilson's interval with 2 or 4 moments, minus the mean with one moment.
       second, fourth: |mu_2 - mu_1^2| and |mu_4 - mu_2^2| from `answer`, where mu_j is the probability that j
         canaries in a run are all detected. They are 0 for independent detections.
     """
@@ -291,9 +291,9 @@ def _read_scores(sweep: Sweep, evidence: Evidence) -> tuple[ScoreGroups, int]:
 def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     """Returns the records for the LiDP paper's Table 1, and the number of missing audits.
 
-    A record requires stored audits with one canary in a run and with several. It has the largest epsilons
-    over all numbers of runs: `single` with one canary, and `wilson_2` and `wilson_4` with several, from
-    intervals that use 2 and 4 moments. `gain_2` and `gain_4` are the number of runs needed with one canary
+    A record requires stored audits with both one and several canaries per run. It has the largest epsilons
+    across all run counts: `single` with one canary, and `wilson_2` and `wilson_4` with several, from
+    intervals that use 2 and 4 moments. `gain_2` and `gain_4` are the number of runs needed with one canary,
     divided by the number needed with several.
     """
     groups, missing = _read_scores(sweep, evidence)
@@ -318,7 +318,7 @@ def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     Each attack has two panels: bounds over runs n, and bounds over canaries K.
     """
     groups, missing = _read_scores(sweep, evidence)
-    # All audits have the same number of runs, upper bound and training.
+    # The training, the number of runs and the upper bound are the same for all audits.
     first = sweep.audits()[0]
     training = first.panel
     composition = Composition(*first.setting.composition)
@@ -341,9 +341,9 @@ def draw_epsilons(title: str, records: Records) -> Figure:
 
 
 def _draw_panel_of_epsilons(axis: Axes, records: Records) -> None:
-    """Draws one panel of Figure 3. In the panel over n, bounds with one canary are separate lines.
+    """Draws one panel of Figure 3. The "over n" panel has separate lines for bounds with one canary.
 
-    The lines of _LIMITS, the exact epsilon and the limit of the paper's thresholds, do not depend on K.
+    The lines in _LIMITS do not depend on K.
     """
     single = select(records, panel="over n", canaries=1)
     several = [record for record in records if record not in single]
@@ -441,7 +441,7 @@ def make_epsilons_table(title: str, records: Records) -> OwnTable:
 
 
 def make_correlations_table(title: str, records: Records) -> OwnTable:
-    """Returns the table of Figure 4: epsilon gained by orders 2 and 4 over order 1, and gaps between moments.
+    """Returns the table of Figure 4: gains in epsilon from order 1 to 2 and 4, and gaps between moments.
 
     The order of a lower bound is the number of moments that its confidence interval uses. The moment mu_j is
     the probability that j canaries in a run are all detected. The gaps are 0 for independent detections, and
@@ -460,8 +460,8 @@ def make_correlations_table(title: str, records: Records) -> OwnTable:
 def make_gains_table(title: str, records: Records) -> OwnTable:
     """Returns the LiDP paper's Table 1 from records of `_read_gains`.
 
-    Bounds are for one canary (`single`) or for several, with 2 or 4 moments of the number of detected
-    canaries. A gain is the number of runs needed with one canary, divided by the number needed with several.
+    `single` is the bound with one canary. The others use several canaries, and 2 or 4 moments of the number
+    detected. A gain is the number of runs needed with one canary, divided by the number needed with several.
     The harmonic mean averages the inverse ratios: the fractions of runs that suffice.
     """
     columns = [field("entry", "epsilon of", "{:.44}".format, width=44, left=True)]
@@ -482,7 +482,7 @@ def make_gains_table(title: str, records: Records) -> OwnTable:
 def make_bounds_table(title: str, records: Records) -> OwnTable:
     """Returns the table of Figure 5: epsilon for each attack, number of canaries and method.
 
-    `records` are from `compare_canaries`. The table has only the records that vary K. They use all runs.
+    `records` are from `compare_canaries`. The table shows only those in which K varies. They use all runs.
     """
     columns = [field("attack", "epsilon of", width=40, left=True), field("canaries", "K", width=6)]
     for method, (label, *_) in _METHODS.items():

@@ -2,10 +2,10 @@
 
 The mechanism releases the sum of its canaries, which are uniform on the unit sphere of R^d, plus
 sigma * N(0, I_d). The score of a canary is its inner product with the release. Simulating n runs with K
-canaries each takes O(n K^2) for any d.
+canaries each takes O(n K^2) time, regardless of d.
 
-The paper's bounds use Wilson's intervals of order 1, 2 or 4 (`wilson_epsilon`). The bounds use only one
-direction of the DP inequality (Errata L3), and may be below 0.
+The paper's bounds use Wilson's intervals of order 1, 2 or 4 (`wilson_epsilon`). They use only one direction
+of the DP inequality (Errata L3) and can be negative.
 """
 
 from functools import partial
@@ -31,10 +31,10 @@ _QUANTILE = 0.1  # the fraction of scores outside each end of the threshold wind
 
 
 def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> dict[str, Any]:
-    """Audits the mechanism with Wilson's intervals and with our bound for several canaries, for each seed.
+    """Audits the mechanism for each seed, using Wilson's intervals and our bound for several canaries.
 
-    Each of the `processes` audits one seed at a time. After a seed, `progress` is called with its number of
-    runs.
+    Each of the `processes` audits one seed at a time. After each seed, `progress` is called with its number
+    of runs.
 
     Returns:
       A dictionary: `epsilons` has each method's lower bounds on epsilon for all seeds. `second` and `fourth`
@@ -62,9 +62,9 @@ def _audit_seed(
     """Returns one seed's lower bound on epsilon from each method, and the dependence between its canaries.
 
     A canary is detected if its score reaches a threshold. `thresholds` maps each order of Wilson's interval
-    (its number of moments) to a threshold. Our bound for several canaries, `lifted`, chooses a threshold
-    itself. The dependence (`moment_gaps`) is 0 for independent canaries. It uses the threshold for order 2,
-    the lowest order that depends on several canaries.
+    (its number of moments) to a threshold. Our bound for several canaries, `lifted`, chooses its own
+    threshold. The dependence (`moment_gaps`) is 0 for independent canaries. It uses the threshold for order
+    2, the lowest order that depends on several canaries.
     """
     levels = Level(audit.delta, audit.confidence)
     design = simulate(audit, seed)
@@ -100,9 +100,9 @@ def choose_thresholds(design: Sets, levels: Level) -> dict[int, float]:
     """Returns the threshold with the largest epsilon on these runs, for each order up to K.
 
     An order is the number of moments in Wilson's interval, and K is the number of canaries in a run. Moment j
-    concerns j different canaries, so K limits the order. Bounds must come from other runs. `levels` has delta
-    and confidence. As in the LiDP paper's code, thresholds lie in a window of scores: from the smaller of the
-    10% quantiles of inserted and fresh canaries to the larger of their 90% quantiles (Errata L2).
+    involves j different canaries, so K limits the order. Bounds must come from other runs. `levels` gives
+    delta and confidence. As in the LiDP paper's code, thresholds lie in a window of scores: from the smaller
+    of the 10% quantiles of inserted and fresh canaries to the larger of their 90% quantiles (Errata L2).
     """
     worlds = design.pooled()
     low = min(np.quantile(world, _QUANTILE) for world in worlds)
@@ -160,7 +160,7 @@ def moment_gaps(inserted: Array, threshold: float) -> dict[str, float]:
 
 
 def window_limit(sigma: float, delta: float) -> float:
-    """Returns the largest epsilon that the paper's window of thresholds allows with any number of runs.
+    """Returns the largest epsilon that the paper's window of thresholds allows, however many runs there are.
 
     Each run has a single canary. Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it. The
     best threshold is the largest in the window, the 90% quantile of the scores with the canary (Errata L2).
@@ -192,8 +192,8 @@ def _draw_inserted_scores(rng: np.random.Generator, audit: MechanismAudit) -> Ar
 def _draw_fresh_scores(rng: np.random.Generator, audit: MechanismAudit) -> Array:
     """Draws the scores (n, K) of fresh canaries in n runs that insert K - 1 other canaries.
 
-    A fresh canary has a uniform direction, independent of the release. Therefore, its score is the release's
-    length times a cosine from `_draw_cosines`. The length is drawn in three steps:
+    A fresh canary's direction is uniform and independent of the release. Therefore, its score is the
+    release's length times a cosine from `_draw_cosines`. The length is drawn in three steps:
 
     1. Add K - 1 unit vectors. A vector at an angle with cosine c changes the length r of the sum to
        sqrt(r^2 + 1 + 2 r c).
@@ -218,7 +218,7 @@ def _draw_cosines(rng: np.random.Generator, shape: tuple[int, ...], dimension: i
     """Draws cosines of the angles between a fixed direction and uniform directions in R^dimension.
 
     A standard normal vector has a uniform direction. Its coordinate along the fixed direction is `along`, and
-    its other squared coordinates add up to `across_squared`.
+    the squares of its other coordinates add up to `across_squared`.
     """
     along = rng.standard_normal(shape)
     across_squared = rng.chisquare(dimension - 1, shape)

@@ -31,7 +31,7 @@ from experiments.sweeps.sweep import Sweep
 from models.catalogue import task
 
 EPSILONS = (1, 2, 4, 8, 16, 32)  # claimed for trained models, by Renyi DP at delta = 1e-5
-_DIMENSION = 10_000  # in the panels over n and over K
+_DIMENSION = 10_000  # in the "over n" and "over K" panels
 _BATCH_SIZE = 100
 # With fewer scores per seed, starting processes takes longer than the time they save.
 _WORTH_PROCESSES = 50_000
@@ -62,16 +62,16 @@ class Extent(NamedTuple):
     """The sizes of all audits at one scale: numbers of runs n, canaries K in a run, and dimensions d.
 
     Attributes:
-      lifted_runs: n in the panel over n, each with sqrt(n) canaries.
-      single_runs: n in the panel over n, each with a single canary.
-      over_canaries: K in the panel over K.
-      dimensions: d in the panel over d.
-      mechanism_runs: n in the panels over K and over d.
+      lifted_runs: The values of n in the "over n" panel, each with sqrt(n) canaries.
+      single_runs: The values of n in the "over n" panel, each with a single canary.
+      over_canaries: The values of K in the "over K" panel.
+      dimensions: The values of d in the "over d" panel.
+      mechanism_runs: n in the "over K" and "over d" panels.
       seeds: The number of seeds for each audit of the Gaussian mechanism.
       trainings: The trained models.
       epsilons: The epsilons in Table 1.
       runs: n for each audit of a trained model.
-      canaries: The K that Table 1 compares with a single canary.
+      canaries: The value of K that Table 1 compares with K = 1.
       series: The values of K in Figure 5.
       epsilon: The epsilon in Figure 5.
     """
@@ -172,7 +172,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     all_sweeps = [
         Sweep("lidp_figure_3", "Gaussian mechanism: epsilon over n, K and d", mechanisms),
         Sweep("lidp_figure_4", "Gaussian mechanism: bias, variance, correlation", not_over_runs),
-        Sweep("lidp_table_1", "Ratio of runs, one canary to several", table),
+        Sweep("lidp_table_1", "Trained models: runs saved by several canaries", table),
         Sweep("lidp_figure_5", "Trained models: epsilon over n and K", figure),
     ]
     return {sweep.name: sweep for sweep in all_sweeps}
@@ -181,8 +181,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 def _list_mechanisms(size: Extent) -> list[Cell]:
     """Returns the audits of the Gaussian mechanism, for panels over runs n, canaries K and dimension d.
 
-    Epsilon is 4, d is 10,000 and K is sqrt(n), rounded down, unless the panel varies them. The panel over n
-    has epsilon 1, and also includes K = 1.
+    Unless the panel varies them, d is 10,000 and K is sqrt(n), rounded down. Epsilon is 4, but 1 in the
+    "over n" panel, which also includes K = 1.
     """
     runs = size.mechanism_runs
     base = MechanismAudit(

@@ -1,8 +1,8 @@
 """Draws the paper's Figures 1 to 4 and makes its Tables 1, 2, 4 and 5.
 
-Table 1 comes from simulations, and all others come from stored cosines. For the observer of all iterates, a
-canary's cosine is the largest over all rounds. The estimate fits normal distributions to these maxima (Errata
-O13).
+Table 1 comes from simulations, and all others come from stored cosines. For an observer of all iterates, we
+use each canary's largest cosine over all rounds. The estimate fits normal distributions to these maxima
+(Errata O13).
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ fitted: the estimate as printed in the paper"""
 _ESTIMATES_NOTE = """\
 estimate (standard error): as printed in the paper, from fits to the cosines of
 both worlds. in-sample: the paper's lower value, the best of all thresholds.
-Neither is a bound. *: above the accounted epsilon by more than its error"""
+Neither is a bound. *: exceeds the accounted epsilon by more than its error"""
 _DENSITIES_NOTE = """\
 cosines with the final model, in units of 1/sqrt(d)
 normal: Anderson-Darling test (A^2) of the inserted canaries"""
@@ -122,10 +122,10 @@ def simulate(plan: Simulations) -> list[Record]:
 
 
 def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
-    """Returns the cosines between each canary and a release, the sum of all canaries plus noise.
+    """Returns the cosines between each canary and a release (the sum of all canaries plus noise).
 
     The cosines have shape (simulations, sigmas, canaries). Each simulation draws uniform unit vectors as
-    canaries, and reuses them for every sigma, the standard deviation of the noise.
+    canaries, and reuses them for every standard deviation sigma of the noise.
     """
     canaries = int(np.sqrt(dimension))  # as in the paper's Table 1
     simulations = []
@@ -141,9 +141,9 @@ def _simulate_cosines(plan: Simulations, dimension: int) -> Array:
 
 
 def read_runs(held: Holdings, plan: TrainingPlan, levels: Level) -> Iterator[Record]:
-    """Yields a record of the paper's estimates for each observer of each stored training run in a plan.
+    """Yields the paper's estimates for a plan: one record for each stored training run and observer.
 
-    `levels` has delta and confidence.
+    `levels` gives delta and confidence.
 
     Yields:
       Records with these fields:
@@ -201,9 +201,9 @@ def read_splits(held: Holdings, plan: SplitPlan, delta: float) -> Iterator[Recor
     An experiment estimates epsilon from one run with many canaries, or from several runs with fewer canaries
     each. The figure compares the quantiles of the two kinds of estimates over many experiments.
 
-    A record has the panel's `noise` multiplier and `observer` (of all iterates or the final model), the
-    `analytical` epsilon of a canary that takes part once, the quantile's level as `x`, and the quantiles `one
-    run` and `several runs`.
+    In a record, `noise` (the noise multiplier) and `observer` (one of _OBSERVERS) identify the panel. `x` is
+    the level of the quantiles `one run` and `several runs`. `analytical` is the epsilon if a canary takes
+    part once.
     """
     for noise, observe in itertools.product(plan.training.noises, _OBSERVERS):
         settings = {  # for each field: (runs per experiment, setting of a run)
@@ -252,7 +252,7 @@ def _estimate_experiments(
 
 
 def draw(sweep: PlannedSweep, evidence: Evidence) -> Drawn:
-    """Draws a figure of the one-shot paper and makes its table from stored runs, or simulates Table 1."""
+    """Draws a sweep's figure and makes its table from stored runs, or only simulates Table 1."""
     plan = sweep.plan
     if isinstance(plan, Simulations):  # Table 1
         return Drawn(None, missing=0, table=make_simulated_table(simulate(plan)))
@@ -296,7 +296,7 @@ def draw_densities(title: str, runs: Records) -> Figure:
 
 
 def draw_quantiles(title: str, splits: Records) -> Figure:
-    """Draws Figure 4 from records of `read_splits`: quantiles of estimates of epsilon over experiments."""
+    """Draws Figure 4 from records of `read_splits`: quantiles of the experiments' estimates of epsilon."""
     draw_panel = partial(
         plot_lines, looks=_SPLITS, xticks=QUANTILES, xlabel="quantile", ylim=(0, None)
     )
@@ -307,15 +307,15 @@ def draw_quantiles(title: str, splits: Records) -> Figure:
 
 
 def _add_panel(record: Record) -> Record:
-    """Returns the record with the title of the panel for its observer and noise multiplier."""
+    """Returns the record with its panel's title, which shows the observer and the noise."""
     return {**record, "panel": f"{record['observer']}\n{_describe(record)}"}
 
 
 def _draw_histogram(axis: Axes, records: Records) -> None:
     """Draws a histogram of the inserted canaries' cosines over the distribution without leakage.
 
-    The distribution without leakage is a histogram of the left-out canaries (`unobserved`) or, for the final
-    model, which has no `unobserved` cosines, the exact density.
+    The distribution without leakage is a histogram of the left-out canaries (`unobserved`). For the final
+    model, which has no `unobserved` cosines, it is the exact density.
     """
     [run] = records
     cosines: Cosines = run["cosines"]
@@ -340,7 +340,7 @@ def _draw_histogram(axis: Axes, records: Records) -> None:
 def _draw_densities(axis: Axes, records: Records) -> None:
     """Plots kernel density estimates of the final model's cosines over the density without leakage.
 
-    `records` have different numbers of repetitions, at most five (the length of _COLORS).
+    `records` are at most five runs (the length of _COLORS) with different numbers of repetitions.
     """
     dimension = records[0]["plan"].dimension
     cosines = [run["cosines"].observed * np.sqrt(dimension) for run in records]
@@ -451,7 +451,7 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
         field("in_sample", "in-sample", ".3f", 10),  # the paper's lower value, not a bound
     ]
 
-    # Show the first run's numbers of canaries and noise floors, which hardly differ between runs.
+    # The noise floors and the numbers of canaries hardly differ between runs, so we show the first run's.
     cosines = first["cosines"]
     canaries = f"{len(cosines.observed):,} + {len(cosines.unobserved):,} canaries"
     clients = f"{plan.setting.rounds:,} x {plan.setting.cohort} clients"
@@ -499,7 +499,7 @@ def make_densities_table(title: str, runs: Records) -> OwnTable:
 def make_splits_table(title: str, splits: Records) -> OwnTable:
     """Returns the table of the one-shot paper's Figure 4: quantiles of the estimates of epsilon.
 
-    An experiment has all canaries in one training run, or splits them across several. `splits` are
+    An experiment inserts all canaries in one training run, or splits them across several. `splits` are
     records of `read_splits`.
     """
     columns = [  # field, heading, format, width

@@ -23,7 +23,7 @@ class TrainingPlan(NamedTuple):
     """Training runs to audit, with several noise multipliers and repetition counts.
 
     Attributes:
-      label: The name of the data, for titles.
+      label: The data set's name, for titles.
       counterpart: The name of the paper's data set that these data replace.
       setting: The settings shared by all runs, except for `noises` and `repetitions`.
       repetitions: The repetition counts: the numbers of rounds in which a canary takes part.
@@ -50,14 +50,14 @@ class TrainingPlan(NamedTuple):
     def without_canaries(self, noise: float) -> FederatedSetting:
         """Returns the setting of a training run without canaries, for comparing accuracies.
 
-        Settings require at least one canary, which run 0 does not insert. The server divides a round's sum of
-        updates by the expected number of participants, cohort + canaries / (2 rounds), which is lower with a
-        single canary. The learning rate is lower by the same factor, which preserves the lengths of steps.
+        A setting needs at least one canary, but run 0 does not insert it. The server divides a round's sum of
+        updates by the expected number of participants, cohort + canaries / (2 rounds). With a single canary,
+        this number is smaller, so we reduce the learning rate by the same factor to preserve the step length.
         """
         setting = self.with_noise(noise)
         with_all_canaries = setting.cohort + 0.5 * setting.canaries / setting.rounds
         with_single_canary = setting.cohort + 0.5 / setting.rounds
-        # The rate identifies the setting in the store, so it has only six decimals.
+        # The rate identifies the setting in the store, so we round it to six decimals.
         learning_rate = round(setting.learning_rate * with_single_canary / with_all_canaries, 6)
         return dataclasses.replace(
             setting, canaries=1, observe="final", learning_rate=learning_rate
@@ -78,7 +78,7 @@ class SplitPlan(NamedTuple):
     runs: int = 10
 
     def several_runs(self, noise: float) -> FederatedSetting:
-        """Returns the setting of the runs across which an experiment's canaries are split."""
+        """Returns the setting of one of several runs that share an experiment's canaries."""
         canaries = self.training.setting.canaries // self.runs
         return dataclasses.replace(self.training.with_noise(noise), canaries=canaries)
 
@@ -233,7 +233,7 @@ def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:
 def _make_cell(plan: TrainingPlan, setting: FederatedSetting, detail: str, runs: int = 1) -> Cell:
     """Returns a cell that trains runs of a setting.
 
-    `detail` is a part of the cell's name. It must differ between cells of a plan with the same noise.
+    `detail` is part of the cell's name. It must differ between cells of a plan with the same noise.
     """
     name = f"{plan.label}, sigma {setting.noise_multiplier:.3g}, {detail}"
     return federated_cell(setting, runs, name)
