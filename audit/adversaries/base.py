@@ -51,8 +51,8 @@ else:
 
 # (key, theta_0 (p,), clipping_norm) -> the state: any pytree of arrays, shared by all runs of an audit.
 Init = Callable[[Array, Array, Array], Tree]
-# (craft, state, theta_0 (p,)) -> the predicted final model (p,). The prediction trains without noise and
-# scales each canary by its probability of insertion.
+# (craft, state, theta_0 (p,)) -> the predicted final model (p,). To predict it, we train without noise and
+# scale each canary by its probability of insertion.
 PredictFinal = Callable[[Craft, Tree, Array], Array]
 # (theta (p,), (features, label)) -> the loss of a single example, ().
 ExampleLoss = Callable[[Array, tuple[Array, Array]], Array]
@@ -78,11 +78,11 @@ class NullLaw(NamedTuple):
     """The known properties of the null distribution: the distribution of held-out canaries' scores.
 
     Attributes:
-      all_in: True if every run inserts all canaries. The known distribution then replaces the scores of
-        held-out canaries.
+      all_in: True if every run inserts all canaries. Bounds then use the known distribution instead of
+        held-out canaries' scores.
       dimension: m if a held-out canary's score is the cosine between a uniformly random direction in m
         parameters and a vector independent of the direction; otherwise 0. Runs may share directions.
-      draws: M if a canary's score is the number of the run's M random draws that score below it; otherwise 0.
+      draws: M if a score counts how many of the run's M random draws score below the canary; otherwise 0.
     """
 
     all_in: bool = False
@@ -251,7 +251,7 @@ class Knowledge(NamedTuple):
 
 
 def describe_view(sees_every_model: bool) -> str:
-    """Describes for reports which models of a run an adversary sees."""
+    """Describes, for reports, which of a run's models an adversary sees."""
     if sees_every_model:
         return "No hidden state: the adversary sees the model after every step."
     return "Hidden state: the adversary sees only the final model, not the models before it."
@@ -299,7 +299,7 @@ class AdversaryFields:
 
     @property
     def view(self) -> str:
-        """A description for reports of the models that the adversary sees."""
+        """A description, for reports, of the models that the adversary sees."""
         return describe_view(self.sees_every_model)
 
     @property

@@ -108,7 +108,7 @@ class GcR(AdversaryFields):
     description = (
         "GC-R: draws a coordinate of the model at random and inserts a gradient of norm C along it. Its "
         "score is how far the final model moved along that coordinate. If every run draws its own "
-        "coordinate, the score is the rank of this movement among those of all others."
+        "coordinate, the score ranks that coordinate's movement among those of all others."
     )
     biased = True
     afresh: bool = described(
@@ -130,8 +130,8 @@ class GcR(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns an adversary with random coordinates, redrawn in every run if `afresh`.
 
-        With `afresh`, raises InputError if canaries use more than half the coordinates, or leave too many
-        others to rank exactly.
+        With `afresh`, raises InputError if canaries use more than half the coordinates, or leave more others
+        than we can rank exactly.
         """
         if self.afresh:
             return _at_fresh_coordinates(knowledge)
@@ -169,9 +169,9 @@ def at_coordinates(
 ) -> Adversary:
     """Returns the adversary that inserts K canaries C e_d and scores each by reference[d] - final[d].
 
-    Here e_d is the unit vector along coordinate d. A step subtracts the canary, so an inserted canary
-    increases its score. The reference is theta_0 for one canary, as in the paper, and the predicted final
-    model for several.
+    Here e_d is the unit vector along coordinate d. A step subtracts the canary, so inserting it increases its
+    score. The reference is theta_0 for one canary, as in the paper, and the predicted final model for
+    several.
 
     Args:
       choose: (key, theta_0) -> the distinct coordinates d (K,).
@@ -210,7 +210,7 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
     """Returns the adversary that draws new coordinates in each run.
 
     A score ranks a coordinate's movement among those of the coordinates without a canary. Raises InputError
-    if such coordinates are fewer than the canaries, since a rank among few proves little, or too many to
+    if there are fewer such coordinates than canaries, since a rank among few proves little, or too many to
     count exactly in float32.
     """
     canaries = knowledge.canaries
@@ -240,7 +240,7 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
         canaries,
         crafts_constant=True,
         draw=FreshCoordinates.draw,
-        # A held-out canary's rank among these `draws` is known to be uniform, so runs insert all canaries.
+        # A held-out canary's rank among these `draws` would be uniform, so runs can insert all canaries.
         null=NullLaw(all_in=True, draws=others),
     )
 
@@ -267,9 +267,9 @@ class FreshCoordinates(NamedTuple):
         return self._replace(canaries=canaries, tie_key=tie_key)
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns, for each canary, how many coordinates without a canary moved down less than its own, (K,).
+        """Returns, for each canary, how many coordinates without a canary decreased less than its own, (K,).
 
-        A coordinate moves down by reference - final, which an inserted canary increases. Ties are broken at
+        The decrease of a coordinate is reference - final; a canary makes it larger. Ties are broken at
         random.
         """
         return count_below(self.reference - final, self.canaries.indices, self.tie_key)

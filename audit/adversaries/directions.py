@@ -53,8 +53,8 @@ class CotS(AdversaryFields):
         """Returns the adversary that scores each canary by its direction's cosine with reference - final.
 
         If `cots_score` is "weights", the reference is 0, as in the LiDP paper. With "displacement", it is
-        theta_0 for one canary, as in the hidden-state paper, and for several the predicted final model, which
-        includes the examples' effect.
+        theta_0 for one canary, as in the hidden-state paper. For several, it is the predicted final model,
+        which includes the examples' effect.
         """
         compute_reference = REFERENCE_MODELS[self.cots_score]
         if knowledge.canaries == 1:
@@ -71,8 +71,8 @@ class OneShotCanaries(AdversaryFields):
     name = "one_shot"
     canary = "the one-shot paper's random directions"
     description = (
-        "One-shot: inserts gradients of norm C along random directions. A score is the cosine between a "
-        "direction and the model's displacement or weights, or its largest cosine with any step's move."
+        "One-shot: inserts gradients of norm C along random directions. A score is a direction's cosine "
+        "with the model's displacement or weights, or its largest cosine with any step's displacement."
     )
     observe: str = described(
         "one_shot: score by the cosine with the final displacement (final) or weights, or by the largest "
@@ -90,8 +90,8 @@ class OneShotCanaries(AdversaryFields):
         """Returns the adversary that scores each canary by its direction's cosine with reference - final.
 
         The reference model is theta_0 for `observe="final"` and 0 for "weights". For "all", a score is the
-        largest cosine with any step's move. Raises InputError for a single canary, because each run compares
-        inserted canaries with held-out ones.
+        largest cosine with any step's displacement. Raises InputError for a single canary, because each run
+        compares inserted canaries with held-out ones.
         """
         canaries = knowledge.canaries
         require(canaries > 1, f"`canaries` must be at least 2 for one_shot, got {canaries}")
@@ -175,7 +175,7 @@ class RandomDirections(NamedTuple):
 def random_directions(canaries: int, predict_final: PredictFinal) -> Adversary:
     """Returns the adversary that inserts K canaries C * u_k, for uniformly random unit vectors u_k.
 
-    The score of canary k is the cosine between u_k and the predicted minus the real final model. The
+    The score of canary k is the cosine between u_k and the predicted final model minus the actual one. The
     mechanism draws u_k from keys in the state.
     """
 
@@ -261,14 +261,14 @@ class OneShot(NamedTuple):
 
 
 def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
-    """Returns the adversary that scores random directions by their largest cosine with any step's move.
+    """Returns the adversary that scores random directions by their largest cosine with a step's displacement.
 
-    The move of step t is theta_{t-1} - theta_t, as in the public code of Andrew et al. (2024). Their
+    The displacement in step t is theta_{t-1} - theta_t, as in the public code of Andrew et al. (2024). Their
     Algorithm 3 instead uses the noisy mean of the step's updates, which is the gradient in the server's SGD.
 
     Args:
       canaries: K.
-      momentum: the momentum of the server's SGD, which `OneShot.observe` removes from each move.
+      momentum: the momentum of the server's SGD, which `OneShot.observe` removes from each displacement.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> OneShot:

@@ -1,7 +1,7 @@
 """Canaries that are examples: steps insert their clipped gradients, and scores are based on their losses.
 
 - The loss baseline (L, hidden-state paper, Section 5.1, "Baseline adversary") flips a training point's label.
-- Data poisoning (LiDP paper, Section 6 and Appendix F) uses examples along directions of small variance.
+- Data poisoning (LiDP paper, Section 6 and Appendix F) uses examples along low-variance directions.
   ClipBKD (Jagielski et al., 2020) uses a single example.
 """
 
@@ -42,8 +42,8 @@ class Loss(AdversaryFields):
     reads_theta = True
     canary = "an example with a wrong label"
     description = (
-        "L: inserts the gradient of a training example with a wrong label. Its score is minus the final "
-        "model's loss on that example."
+        "L: inserts the gradient of a training example with a wrong label. Its score is the final "
+        "model's negated loss on that example."
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
@@ -77,7 +77,7 @@ class Loss(AdversaryFields):
 
 @dataclass(frozen=True)
 class Poisoned(AdversaryFields):
-    """Data poisoning: examples along directions of small variance, as in ClipBKD.
+    """Data poisoning: examples along low-variance directions, as in ClipBKD.
 
     Canaries use random principal directions from `first_direction` to `end_direction` - 1. Direction 0 has
     the largest variance. The defaults fit 784 pixels.
@@ -85,10 +85,10 @@ class Poisoned(AdversaryFields):
 
     name = "poisoned"
     reads_theta = True
-    canary = "examples along directions of small variance"
+    canary = "examples along low-variance directions"
     description = (
-        "Poisoned data: inserts the gradients of examples along directions of small variance in the data, "
-        "all with the same label. A score is minus the final model's loss on such an example."
+        "Poisoned data: inserts gradients of examples that share a label and lie along low-variance "
+        "directions of the data. A score is the final model's negated loss on such an example."
     )
     as_printed: bool = described(
         "Follow the LiDP paper's text instead of its code.", default=False, has_flag=False
@@ -97,14 +97,14 @@ class Poisoned(AdversaryFields):
         "Index of the first principal direction for canaries.", default=600, least=0, has_flag=False
     )
     end_direction: int = described(
-        "End of the range of principal directions for canaries (exclusive).",
+        "Index after the last principal direction for canaries.",
         default=784,
         least=1,
         has_flag=False,
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns an adversary with examples along random principal directions of the data.
+        """Returns an adversary whose examples lie along random principal directions of the data.
 
         With `as_printed`, examples and scores follow the LiDP paper's text instead of its code (Errata L10).
         Raises InputError if the data or the labels are unsuitable.
@@ -122,7 +122,7 @@ class Poisoned(AdversaryFields):
         predict_final = knowledge.predict_final if self.as_printed else None
 
         def init(key: Array, theta_0: Array, clipping_norm: Array) -> mechanism.Examples:
-            """Makes K independent examples along random directions of the chosen range."""
+            """Makes K independent examples along random directions in the chosen range."""
             mean, directions = find_principal(knowledge)  # largest variance first
             drawn = jax.random.randint(key, (canaries,), self.first_direction, self.end_direction)
             chosen = directions[np.asarray(drawn)]
@@ -137,7 +137,7 @@ class Poisoned(AdversaryFields):
 class ClipBkd(AdversaryFields):
     """ClipBKD: a single poisoned example.
 
-    The example's label has the highest loss under one model trained without the example. The LiDP paper
+    The example has the label with the highest loss under one model trained without it. The LiDP paper
     averages the losses of 100 models.
     """
 
@@ -146,8 +146,8 @@ class ClipBkd(AdversaryFields):
     canary = "an example along the direction of smallest variance"
     description = (
         "ClipBKD: inserts the gradient of an example along the direction of smallest variance in the data, "
-        "with the label that a model trained without it finds least likely. Its score is minus the final "
-        "model's loss on that example."
+        "with the label that a model trained without it finds least likely. Its score is the final "
+        "model's negated loss on that example."
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
@@ -207,14 +207,14 @@ def inserted_examples(
     Args:
       init: (key, theta_0, C) -> the examples.
       canaries: K.
-      predict_final: see `PredictFinal`. If it is None, scores are minus the final losses (LiDP paper, Section
-        6).
+      predict_final: see `PredictFinal`. If it is None, scores are the negated final losses (LiDP paper,
+        Section 6).
     """
 
     def init_with_losses(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
-        """Makes the examples and their losses under the predicted final model (0 without a prediction).
+        """Makes the examples and their losses under the predicted final model (0 if none is predicted).
 
-        Scores are these losses minus those under the real final model.
+        Scores are these losses minus those under the actual final model.
         """
         examples = init(key, theta_0, clipping_norm)
         state = ScoredExamples(examples, predicted_losses=jnp.zeros(canaries))
@@ -247,7 +247,7 @@ class _MinusLoss:
     def __call__(
         self, state: mechanism.Examples, seen: Tree, final: Array, theta_0: Array
     ) -> Array:
-        """Returns minus the loss (1,) of the example in `state` under the final model."""
+        """Returns the negated loss (1,) of the example in `state` under the final model."""
         return -self.loss(final, state)[None]
 
 

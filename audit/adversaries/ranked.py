@@ -40,8 +40,8 @@ class RandomExamples(AdversaryFields):
     canary = "random examples that every run draws anew"
     description = (
         "Random examples: every run draws new examples with random features and labels, and inserts "
-        "their gradients. After the run it draws many more from the same generator. A score is an example's "
-        "rank among these, by how much training lowered its loss."
+        "their gradients. After the run it draws many more from the same generator. A score ranks an "
+        "example among these by how much training lowered its loss."
     )
     # Version 1 scored canaries in a separate batch, which may round differently.
     version = 2
@@ -58,12 +58,12 @@ class RandomExamples(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns an adversary with random examples of the shape and scale of the training data.
 
-        Canaries are ranked among `fresh` more examples by the drop in loss between a reference model, trained
-        without noise or canaries, and the final model.
+        Canaries are ranked among `fresh` other examples by the drop in loss between a reference model,
+        trained without noise or canaries, and the final model.
         """
         features, labels = knowledge.data
         label_entries = _fit_entries(labels)
-        if knowledge.classes:  # labels are classes, and the data may miss the largest
+        if knowledge.classes:  # labels are classes, and the data may lack the largest
             label_entries = replace(label_entries, largest=knowledge.classes - 1)
         return fresh_examples(
             generate=RandomExampleGenerator(_fit_entries(features), label_entries),
@@ -201,7 +201,7 @@ def count_below(scores: Array, places: Array, tie_key: Array) -> Array:
     is_fresh = jnp.ones(scores.size, bool).at[places].set(False)
     below = ((scores < canary_scores) & is_fresh).sum(axis=1)
     tied = ((scores == canary_scores) & is_fresh).sum(axis=1)
-    # If t draws tie with a canary, we count a uniformly random number of them as below it, from 0 to t. The
+    # If t draws tie with a canary, the number that we count as below it is uniformly random from 0 to t. The
     # canary's rank among them is then uniform.
     ties_below = jax.random.randint(tie_key, below.shape, 0, tied + 1)
     counts = jnp.float32(below + ties_below)
@@ -234,7 +234,7 @@ class RandomEntries:
     largest: int = 0
 
     def draw(self, key: Array, number: int) -> Array:
-        """Draws `number` arrays with independent entries, (number, *shape)."""
+        """Draws `number` independent arrays, (number, *shape)."""
         shape = (number, *self.shape)
         if jnp.issubdtype(self.dtype, jnp.integer):
             # In uint32, `end` does not overflow even if `largest` is the largest int32.

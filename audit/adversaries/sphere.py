@@ -49,7 +49,8 @@ class SphereFields(AdversaryFields):
     description = (
         "Fresh directions: every run draws new directions on the sphere and inserts a gradient of norm C "
         "along each. A score is the cosine between a direction and the difference between the model that the "
-        "adversary expects and the final model. With many canaries, scores leave out the other directions."
+        "adversary expects and the final model. With many canaries, the other directions are projected out "
+        "first."
     )
     has_fresh_canaries = True
     usual_runs = 60
@@ -98,8 +99,9 @@ def _do_canaries_interfere(knowledge: Knowledge, parameters: int) -> bool:
     Directions are uniformly random in `parameters` dimensions.
     """
     # Consider how far the model moves along a canary's direction, in units of learning rate * C / batch size.
-    # The noise contributes variance noise_steps * sigma^2. Another canary moves the model by `insertions`
-    # along its own direction, which contributes insertions^2 / parameters. We multiply both by `parameters`.
+    # The noise contributes variance noise_steps * sigma^2. Another canary, which moves the model by
+    # `insertions` along its own direction, contributes insertions^2 / parameters. We multiply both by
+    # `parameters`.
     sigma = float(knowledge.hyper.noise_multiplier)
     from_noise = parameters * knowledge.noise_steps * sigma**2
     from_canaries = knowledge.canaries * knowledge.insertions**2
@@ -144,7 +146,7 @@ class Sphere(NamedTuple):
         a uniformly random direction in R^m and a fixed vector (`audit.laws.cosine_law`).
         """
         u = self.reference - self.canaries.select(final)
-        # Directions are normal vectors, drawn by `_sum_blocks`, divided by their lengths.
+        # Directions are normal vectors drawn by `_sum_blocks` and divided by their lengths.
         products, squares = _sum_blocks(
             self.canaries.keys, u, lambda block: jnp.sum(block**2, axis=1)
         )
@@ -197,16 +199,16 @@ def fresh_directions(
       compute_reference: theta_0 (p,) -> the reference model (p,).
       leave_one_out: True to project the other canaries' directions out of u before computing each cosine. K
         must then be at most half the number of parameters, to keep the Gram matrix well conditioned.
-      null: whether all canaries are inserted (`all_in`), and m (`dimension`), the number of coordinates that
-        directions use.
+      null: whether all canaries are inserted (`all_in`), and m (`dimension`), the number of coordinates of a
+        direction.
       indices: (m,) the indices of these coordinates; None for all.
     """
 
     def init(key: Array, theta_0: Array, clipping_norm: Array) -> Sphere:
         """Returns the keys of K directions, and the reference model at their m coordinates.
 
-        Every run's `draw` replaces the placeholder keys. To save memory, each key draws `mechanism.BLOCK`
-        coordinates of a direction. The mechanism scales directions to the clipping norm.
+        Every run's `draw` replaces the placeholder keys. To save memory, each direction has one key per block
+        of `mechanism.BLOCK` coordinates. The mechanism scales directions to the clipping norm.
         """
         blocks = math.ceil(null.dimension / mechanism.BLOCK)
         placeholders = jax.random.split(key, (canaries, blocks))
@@ -264,10 +266,10 @@ def _sum_blocks(keys: Array, u: Array, reduce: Callable[[Array], Array]) -> tupl
 def _inverse(gram: Array, parameters: int) -> Array:
     """Inverts the Gram matrix G (K, K) of K <= p / 2 uniformly random unit vectors of R^p.
 
-    It uses Newton's iteration X <- X (2 I - G X), because LAPACK hangs on a CPU if several of a process's
-    devices call it. Each iteration squares the error |I - G X|. If the eigenvalues of G are between `low` and
-    `high`, we start from the multiple of I with the smallest error, X = 2 / (high + low) I. Its error is
-    (high - low) / (high + low).
+    It uses Newton's iteration X <- X (2 I - G X), because LAPACK hangs if several CPU devices of a process
+    call it. Each iteration squares the error |I - G X|. If the eigenvalues of G are between `low` and `high`,
+    we start from the multiple of I with the smallest error, X = 2 / (high + low) I. Its error
+    is (high - low) / (high + low).
     """
     low, high = _eigenvalue_limits(len(gram), parameters)
     first_error = (high - low) / (high + low)

@@ -42,7 +42,7 @@ class Subspace(NamedTuple):
 def choose_tensors(
     parameters: Mapping[str, Any], canaries: int, within: str | Sequence[str] = AUTO
 ) -> Subspace:
-    """Chooses a model's tensors for random directions and checks that they are suitable.
+    """Chooses which of a model's tensors random directions use, and checks that these are suitable.
 
     Args:
       parameters: the model's arrays or tensors by name, such as dict(model.named_parameters()) in PyTorch.

@@ -26,7 +26,7 @@ from audit.written import show_level, show_percent
 Array = NDArray[np.float64]
 _Draw = Callable[[Axes, Conclusion], None]
 
-_ENSURED_ASSUMPTIONS = (NOTHING, COINS, OTHERS_IN)  # assumptions that an audit itself ensures
+_ENSURED_ASSUMPTIONS = (NOTHING, COINS, OTHERS_IN)  # assumptions that an audit itself guarantees
 _LIGHT = 0.3  # opacity of bars that need other assumptions
 _LABEL_WIDTH = 26  # characters per line of a bar's label
 _MAX_BARS = 60  # in the histogram of scores
@@ -34,7 +34,7 @@ _POINTS = 801  # false-positive rates along a drawn curve
 
 
 def audit_figure(conclusion: Conclusion, title: str = "") -> Figure:
-    """Returns a figure with all panels of an audit, closed in pyplot to avoid a second copy in notebooks."""
+    """Returns a figure with all panels of an audit, closed in pyplot so notebooks do not show it twice."""
     draws = choose_panels(conclusion).values()
     columns = len(draws)
     with plt.rc_context(STYLE):
@@ -63,7 +63,7 @@ def audit_panels(conclusion: Conclusion) -> dict[str, bytes]:
 
 
 def choose_panels(conclusion: Conclusion) -> dict[str, _Draw]:
-    """Returns the functions (axes, conclusion) that draw the panels, keyed by panel name, in order.
+    """Returns the functions (axes, conclusion) that draw the panels, keyed by panel name in display order.
 
     A trade-off curve describes a canary's scores over many runs, so a single run does not have one.
     """
@@ -148,9 +148,9 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws a bar with its value for each lower bound and estimate, and a line at each upper bound.
+    """Draws lower bounds and estimates as bars labelled with their values, and upper bounds as lines.
 
-    Bars are light if the bound needs an assumption that the audit does not ensure.
+    Bars are light if the bound needs an assumption that the audit does not guarantee.
     """
     labels: list[str] = []
     assumptions: list[str] = []  # of light bars
@@ -188,7 +188,7 @@ _NO_BOUND_BAR = {"facecolor": "white", "edgecolor": FADED, "hatch": "///"}
 
 
 def _choose_look(row: BoundRow) -> dict[str, Any]:
-    """Returns a row's bar style: solid if the audit ensures the bound's assumption, otherwise light.
+    """Returns a row's bar style: solid if the audit guarantees the bound's assumption, otherwise light.
 
     Estimates and refuted bounds are hatched.
     """
@@ -243,8 +243,8 @@ def _draw_gaussian(axis: Axes, grid: Array, mu: float, label: str, **look: Any) 
 def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | None = None) -> None:
     """Plots trade-off curves on normal-deviate axes, which show Gaussian curves as lines of slope -1.
 
-    Both axes show a rate r at Phi^-1(r) and extend from s to 1 - s. The rate s is half an error among the
-    scores, at most 0.1. `predicted_mu` is the mu of an ideal attack; None if unknown.
+    Both axes show a rate r at Phi^-1(r) and extend from s to 1 - s. With n scores in the larger set, s is
+    min(0.5 / n, 0.1). `predicted_mu` is the mu of an ideal attack; None if unknown.
     """
     smallest = min(0.5 / max(map(len, conclusion.worlds)), 0.1)
     end = special.ndtri(smallest)
@@ -265,10 +265,10 @@ def draw_on_deviates(axis: Axes, conclusion: Conclusion, predicted_mu: float | N
 
 
 def _draw_empirical(axis: Axes, conclusion: Conclusion, grid: Array) -> None:
-    """Plots the scores' empirical trade-off curve, with a band if runs have a single canary.
+    """Plots the scores' empirical trade-off curve, with a band if each run has one canary.
 
-    `grid` contains the false-positive rates of the band, in ascending order. Drawn rates are at least half an
-    error away from 0 and 1, which normal-deviate axes cannot show.
+    `grid` contains the false-positive rates of the band, in ascending order. Rates among n scores are clipped
+    to [0.5 / n, 1 - 0.5 / n], because normal-deviate axes cannot show 0 and 1.
     """
     scores_in, scores_out = conclusion.worlds
     curve = curves.trade_off_curve(scores_in, scores_out, conclusion.confidence)

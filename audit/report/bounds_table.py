@@ -62,7 +62,7 @@ class BoundRow(NamedTuple):
 
 
 def list_rows(conclusion: Conclusion) -> list[BoundRow]:
-    """Returns a table's rows: lower and upper bounds, estimates, and the epsilon if losses were linear.
+    """Returns a table's rows: lower and upper bounds, estimates, and the epsilon for linear losses.
 
     For a single run, only bounds are listed, because a separate table shows the estimates.
     """
@@ -111,7 +111,7 @@ def _make_row(finding: Finding, conclusion: Conclusion, assumes: Assumption) -> 
 
 
 def show_floor(floor: NoiseFloor) -> str:
-    """Returns an estimate's mean and 95% quantile without a leak, "0.100 (0.250)", or "-" if unknown."""
+    """Returns an estimate's mean and 95% quantile if nothing leaks, as "0.100 (0.250)", or "-" if unknown."""
     if not floor.audits:
         return "-"
     return f"{floor.mean:.3f} ({floor.quantile_95:.3f})"
@@ -164,8 +164,8 @@ def _make_notes_below_table(conclusion: Conclusion) -> Iterator[str]:
 def _show_threshold_and_errors(finding: Finding, conclusion: Conclusion) -> tuple[str, ...]:
     """Returns the cells for a bound or an estimate: its threshold, false positives and false negatives.
 
-    If runs have a single canary, errors are counts out of all scores. Otherwise, errors are percentages,
-    because scores from one run may depend on each other. A single run has only one cell, in words.
+    If each run has one canary, errors are counts such as "3/100". Otherwise, they are percentages, because
+    scores from one run may depend on each other. A single run has one cell, such as "154/160 right of 160".
     """
     if conclusion.is_one_run:  # estimates, unlike bounds, have no `counted`
         return (getattr(finding, "counted", ""),)
@@ -241,8 +241,8 @@ def _make_notes(word: str, statements: Iterable[str]) -> Iterator[str]:
 def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
     """Returns clauses about the test of the claim; an empty list if no claim is known or scores are invalid.
 
-    The first clause is the test's result, or why it did not run. If the claim is not rejected, the second is
-    the probability that the test would have rejected the claim at a lower noise level.
+    The first clause states the test's result, or why it did not run. If the claim is not rejected, the second
+    is the probability that the test would have rejected the claim at a lower noise level.
     """
     test = conclusion.claim_test
     if test is None:
@@ -254,7 +254,7 @@ def make_statements_on_claim(conclusion: Conclusion) -> list[str]:
         # A single run's test needs a known null (the distribution of left-out cosines), or enough coin flips.
         if conclusion.is_one_run:
             return [f"not tested: the null is fitted, and there are fewer than {LEAST_COINS} coins"]
-        # Runs are dependent, or left-out scores reject their distribution (see `remarks`).
+        # Runs are dependent, or left-out scores do not fit their known distribution (see `remarks`).
         return []
     result = "rejected by " if test.refuted else "not rejected by "
     result += counted(test.runs, "training run")
@@ -335,8 +335,8 @@ def _explain_too_few_runs(conclusion: Conclusion) -> Iterator[str]:
     assert upper is not None and largest is not None
     # Both changes lower the upper bound, so these runs can reject it.
     advice = "use fewer insertions or a larger sigma to look for bugs"
-    # A user who states epsilon may be unable to change sigma. More runs raise `largest`; fresh
-    # directions have another limit.
+    # A user who states epsilon may be unable to change sigma. More runs raise `largest`; fresh directions
+    # have a different limit.
     if conclusion.is_claimed:
         advice = f"use {verdicts.BETTER_SCORES}"
     elif largest <= 0:  # these runs cannot reject any bound
@@ -369,7 +369,7 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
     if conclusion.is_reversed and conclusion.auc is not None:
         yield f"scores are lower with the canary (AUC {conclusion.auc.value:.2f}): should they be negated?"
     elif conclusion.law_is_known:
-        # Bounds are 0 if left-out scores reject their known distribution.
+        # Bounds are 0 if left-out scores do not fit their known distribution.
         if not conclusion.assumption_free.holds:
             fresh = "fresh draws" if conclusion.fresh.draws else "random directions"
             yield f"invalid: held-out canaries are not distributed like {fresh} (p < {LAW_LEVEL:g})"

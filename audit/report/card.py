@@ -71,7 +71,7 @@ def cite(subject: Subject) -> str:
 
 
 def _commit(card: dict[str, Any]) -> str:
-    """Returns the SHA-256, in hex, of a card's fields that are known before the audit, as canonical JSON."""
+    """Returns the SHA-256, in hex, of the canonical JSON of a card's fields known before the audit."""
     committed = {name: card[name] for name in _HASHED_FIELDS}
     text = json.dumps(committed, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -105,8 +105,8 @@ def read_card(path: Path) -> StoredCard:
 def find_difference(card: dict[str, Any], recomputed: dict[str, Any]) -> str:
     """Returns the first difference between a card and the recomputed one, in words; empty if they agree.
 
-    Provenances may differ. Numbers may differ by a relative 1e-9, because their last digits depend on the
-    machine. The commitment must match the card's own fields.
+    Provenances may differ. Numbers may differ by a relative error of 1e-9, because their last digits depend
+    on the machine. The commitment must match the card's own fields.
     """
     own = {"provenance": card.get("provenance"), "commitment": _commit(card)}
     return _compare("", card, {**recomputed, **own})
@@ -156,7 +156,7 @@ def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
 def _describe_method(conclusion: Conclusion) -> dict[str, Any]:
     """Returns the method of the first bound without a Gaussian assumption, and how often it looks at scores.
 
-    A method looks once, or after each run if its bound is valid after any number of runs.
+    A method looks at scores once, or after each run if its bound is valid after any number of runs.
     """
     for bound in conclusion.ranked():
         if not bound.assumes.gaussian:

@@ -18,7 +18,7 @@ class _Figure(NamedTuple):
     """The figure for a failed check.
 
     Attributes:
-      key: The key of the drawn values in the report's "figures".
+      key: The key of the plotted values in the report's "figures".
       unit: The axis label.
       limit: The largest value that counts as correct: 1 plus a tolerance.
     """
@@ -71,10 +71,10 @@ def check_page(report: Mapping[str, Any]) -> bytes:
 
 
 def draw_bars(axes: Axes, values: Mapping[str, float], limit: float) -> None:
-    """Draws the 24 largest values as horizontal bars with their names, and a line at 1, the stated value.
+    """Draws the 24 largest values as labelled horizontal bars, and a line at 1, the stated value.
 
-    Values above `limit` are red. Infinite and NaN values come first, with bars as wide as the largest finite
-    value (at least 1).
+    Values above `limit` are red. Infinite and NaN values come first. Their bars are as wide as the largest
+    finite value, and at least 1.
     """
     names = list(values)
     sizes = np.nan_to_num(list(values.values()), nan=np.inf, posinf=np.inf)

@@ -44,7 +44,7 @@ def show_claims(claims: SamplerClaims) -> str:
 
 
 def _show_bracket(row: SamplerClaim) -> str:
-    """Returns the bounds on epsilon if every model is seen: "lower to upper", or only the upper bound."""
+    """Returns the bounds on epsilon if the adversary sees every model: "lower to upper", or only "upper"."""
     lower = row.every_model.lower
     shown_upper = _show_upper(row.every_model.upper)
     if lower is None or _show_upper(lower) == shown_upper:

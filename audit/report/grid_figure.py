@@ -49,9 +49,9 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
 def _draw_line(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker: str) -> None:
     """Plots proven epsilons as a line and upper bounds as a dotted line, against a frame's column "x".
 
-    A point is the mean over rows with the same x, with a bar from the smallest to the largest value. The
-    dotted line shows the largest upper bound of the rows. If all upper bounds exceed three times the largest
-    proven epsilon, they appear only in the legend, because they would flatten the bars.
+    A point is the mean over rows with the same x, and its bar extends from the smallest to the largest value.
+    The dotted line shows the largest upper bound of the rows. If all upper bounds exceed three times the
+    largest proven epsilon, they appear only in the legend, because they would flatten the bars.
     """
     proven = rows.groupby("x", sort=False)["epsilon"].agg(["mean", "min", "max"])
     mean = proven["mean"]

@@ -27,5 +27,5 @@ def document(title: str, content: str = "") -> bytes:
 
 
 def figure(image: bytes, caption: str) -> Markup:
-    """Returns an SVG image as a figure for a page, with the caption also as its alternative text."""
+    """Returns the markup of a figure with an SVG image and a caption, which is also its alternative text."""
     return Markup(macros.figure(image, caption))

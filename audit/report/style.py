@@ -58,7 +58,7 @@ def insert_symbols(text: str) -> str:
 
 
 def set_symbols(figure: Figure) -> None:
-    """Replaces names such as "epsilon" with symbols in all text of a figure except tick labels."""
+    """Replaces names such as "epsilon" with symbols in all of a figure's text except tick labels."""
     for text in figure.findobj(Text):
         assert isinstance(text, Text)
         text.set_text(insert_symbols(text.get_text()))

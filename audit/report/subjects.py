@@ -44,8 +44,9 @@ class Subject(NamedTuple):
 
 _UNKNOWN_THREAT = (
     "Only the scores were given: the training and the adversary are unknown. The bounds are valid for "
-    "the training that produced the scores, with all its canaries, if their assumptions hold, no run was "
-    "left out because of its scores, and scores were computed without knowing which canaries were inserted."
+    "the training that produced the scores, with all its canaries, under three conditions: their "
+    "assumptions hold, no run was left out because of its scores, and scores were computed without knowing "
+    "which canaries were inserted."
 )
 _NOT_STORED = "not recorded"
 
@@ -53,7 +54,7 @@ _NOT_STORED = "not recorded"
 def describe_score_files(
     name: str, sources: Sequence[Path], conclusion: Conclusion, command: str
 ) -> Subject:
-    """Returns an audit of score files, with facts for a report.
+    """Returns the facts for a report on an audit of score files.
 
     `name` is the audit's title, and `command` is the command line that read the files `sources`.
     """

@@ -28,9 +28,9 @@ class Column(NamedTuple):
     """A column of a table.
 
     Attributes:
-      key: The column's name in CSV and JSON; None if only text shows the column.
-      value: A function from a row to the column's value; CSV shows None as an empty cell.
-      head: The column's name in text, on one or more lines; None if only CSV and JSON show the column.
+      key: The column's name in CSV and JSON; None if the column appears only in text.
+      value: A function that maps a row to the column's value; CSV shows None as an empty cell.
+      head: The column's name in text, on one or more lines; None if it appears only in CSV and JSON.
       show: A function that converts a value other than None to the cell's text.
       width: The column's width in characters; 0 to fit the widest cell.
       left: True to align cells to the left.
@@ -53,7 +53,7 @@ class Column(NamedTuple):
         return self.show(value)
 
     def csv_cell(self, row: Any) -> Any:
-        """Returns a row's value for CSV; floats are rounded to six digits in the same direction as `show`."""
+        """Returns a row's value for CSV; floats are rounded as in `show`, but to six digits."""
         value = self.value(row)
         if not isinstance(value, float):
             return value
@@ -71,8 +71,8 @@ class Table(Generic[Row]):
 
     Attributes:
       rows: Any objects from which the columns read their values.
-      section: A function from a row to the heading of its section. Consecutive rows with the same heading
-        form a section, under a rule and the heading (if not empty).
+      section: A function that maps a row to its section's heading. Consecutive rows with the same heading
+        form a section, which starts with a rule and the heading (if not empty).
       before: The lines above the header.
       after: The lines below the rows.
       gap: The text between two columns.
@@ -89,7 +89,7 @@ class Table(Generic[Row]):
 
     def text(self) -> str:
         """Returns the table as text, with the lines before and after it."""
-        # Only CSV and JSON show columns without a head.
+        # Columns without a `head` appear only in CSV and JSON.
         columns = [column for column in self.columns if column.head is not None]
         heads = [str(column.head).split("\n") for column in columns]
         height = max(map(len, heads))  # number of header lines
@@ -133,7 +133,7 @@ class Table(Generic[Row]):
 def format_table(
     records: Sequence[Mapping[str, str]], right: Collection[str] = (), **layout: Any
 ) -> str:
-    """Returns a text table of dicts that map column names to cells. All dicts have the same keys.
+    """Formats dicts that map column names to cells as a text table. All dicts have the same keys.
 
     The columns named in `right` are right-aligned. `layout` sets other fields of `Table`.
     """

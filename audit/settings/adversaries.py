@@ -1,4 +1,4 @@
-"""The catalogue of adversaries, without loading JAX."""
+"""The catalogue of adversaries, importable without JAX."""
 
 import dataclasses
 from typing import ClassVar
@@ -37,8 +37,8 @@ class OwnAdversary(AdversaryFields):
 
     name: ClassVar[str] = "own"
     description: ClassVar[str] = (
-        "A custom adversary, which is not described here. Its canaries are clipped like all gradients. Its "
-        "scores use only the models that its functions see."
+        "A custom adversary, which is not described here. Its canaries are clipped like all other gradients. "
+        "Its scores use only the models that its functions see."
     )
     label: str
     computes: str

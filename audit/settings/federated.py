@@ -1,4 +1,4 @@
-"""The settings of a federated audit, without loading JAX."""
+"""The settings of a federated audit, importable without JAX."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ class FederatedTraining:
         most=10**7,
     )
     alpha: float = described(
-        "Dirichlet alpha: smaller values distribute the classes more unevenly.",
+        "Dirichlet alpha: smaller values spread classes less evenly over clients.",
         default=1.0,
         above=0,
     )
@@ -86,7 +86,7 @@ class FederatedSetting(FederatedTraining):
 
 
 def federated_identity(setting: FederatedSetting) -> dict[str, Any]:
-    """Returns the fields that identify a setting in the store, for JSON, except its clients' checksum."""
+    """Returns the JSON fields that identify a setting in the store, except its clients' checksum."""
     return {"experiment": "federated", **deciding(setting)}
 
 
@@ -133,7 +133,7 @@ def noise(setting: FederatedSetting) -> RoundNoise:
         return RoundNoise(setting.noise_multiplier, on_count=0.0, quantile_rate=0.0)
     from audit.claims.accounting import noise_beside_count  # loads SciPy
 
-    # Andrew et al. recommend adding noise of 0.05 times the cohort size to the count, and a rate of 0.2.
+    # Andrew et al. recommend noise of 0.05 times the cohort size on the count, and a rate of 0.2.
     on_count = 0.05 * setting.cohort
     if setting.noise_multiplier == 0:  # the round is not private anyway
         on_count = 0.0

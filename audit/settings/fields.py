@@ -15,13 +15,13 @@ MAX_SEED = 2**32 - 1
 
 
 class FieldLimits(NamedTuple):
-    """The allowed values of a field: a set of texts, or numbers within bounds.
+    """The allowed values of a field: a set of strings, or numbers within bounds.
 
     Attributes:
       least, most: inclusive bounds on numbers.
       above, below: exclusive bounds on numbers.
-      choices: the allowed texts; if empty, every text is allowed.
-      zero_too: True to also allow 0 if it lies outside the bounds.
+      choices: the allowed strings; if empty, every string is allowed.
+      zero_too: True to allow 0 even if it lies outside the bounds.
     """
 
     least: float = -math.inf
@@ -32,10 +32,10 @@ class FieldLimits(NamedTuple):
     zero_too: bool = False
 
     def allow(self, value: Any) -> bool:
-        """Returns True if a text or number is allowed."""
+        """Returns True if a string or number is allowed."""
         if self.choices:
             return value in self.choices
-        if isinstance(value, str):  # a field without choices allows any text
+        if isinstance(value, str):  # a field without choices allows any string
             return True
         if self.zero_too and value == 0:
             return True
@@ -130,7 +130,7 @@ def described(
 def declared(kind: type) -> dict[str, Field]:
     """Returns the fields that a dataclass declares with `described`, keyed by name, in order.
 
-    A field without a default in the dataclass gets the argument `usual` of `described`.
+    A field without a default in the dataclass takes it from `usual` (see `described`).
     """
     fields = {}
     kinds = get_type_hints(kind)  # resolves string annotations
@@ -167,7 +167,7 @@ def deciding(part: Any) -> dict[str, Any]:
 
 
 def require_fields(part: Any) -> None:
-    """Raises InputError for the first field of a setting or its parts with a wrong type or value."""
+    """Raises InputError for the first field with a wrong type or value in a setting or its parts."""
     known = declared(part.__class__)
     kinds = get_type_hints(type(part))
     for field in dataclasses.fields(part):
@@ -181,7 +181,7 @@ def require_fields(part: Any) -> None:
 
 
 def _format_bound(number: float) -> str:
-    """Formats a bound, such as "10,000", or "1e-6" instead of Python's "1e-06"."""
+    """Formats a bound, as in "10,000" and "1e-6" (Python writes "1e-06")."""
     if isinstance(number, int):
         return f"{number:,}"
     return f"{number:,g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")

@@ -80,9 +80,9 @@ def fields(kind: type = Setting) -> dict[str, Field]:
 def setting_of(model: str, **given: Any) -> Setting:
     """Returns a setting for one of the repository's models, from values as in `make_setting`.
 
-    The learning rate and the batch size default to the model's, the adversary to `GcS`, and the steps to 250.
-    `canaries="auto"` selects the catalogue's number for the model and the adversary, which is larger for
-    fresh directions.
+    The learning rate and the batch size default to the model's, the adversary to `GcS`, and the number of
+    steps to 250. `canaries="auto"` selects the catalogue's number for the model and the adversary, which is
+    larger for fresh directions.
 
     Raises:
       InputError: a value is invalid (see `make_setting`).
@@ -98,7 +98,7 @@ def setting_of(model: str, **given: Any) -> Setting:
 def add_default_insertions(model: str, given: dict[str, Any]) -> None:
     """Adds the model's default number of insertions to `given`, unless `given` specifies the steps.
 
-    If the sampler draws per epoch, `make_setting` uses a whole number of epochs instead.
+    If the sampler draws once per epoch, `make_setting` uses a whole number of epochs instead.
     """
     sampler, _, _ = str(given.get("sampler")).partition(":")  # drops the number in shuffled:98
     if given.get("steps") is None and sampler not in BY_EPOCHS:
@@ -115,8 +115,8 @@ def make_setting(
       usual: the defaults of this model, keyed by field name.
       given: values keyed by name; None selects the default. `adversary` is a name or an `AdversaryFields`.
         `insertions` replaces `steps`: training then takes insertions * periodicity steps. Without either, it
-        takes 250 steps or the model's default, whatever the periodicity. Samplers that draw once per epoch
-        round this down to whole epochs. Fields of other adversaries are validated but ignored.
+        takes 250 steps or the model's default, whatever the periodicity. For samplers that draw once per
+        epoch, this is rounded down to whole epochs. Fields of other adversaries are validated but ignored.
       examples: the number of examples in the data; 0 if unknown. It determines the epoch length if the
         sampler does not.
 

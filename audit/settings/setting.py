@@ -90,8 +90,8 @@ def read_sampler(text: str, batches: int = 0) -> Sampling:
     Args:
       text: a name, optionally followed by a colon and a number. "known:30" uses each canary in 30 steps,
         drawn before training and known to the adversary; "known:0" means "every".
-      batches: the number of batches in an epoch of the data, or 0 if unknown. If at least 2, it replaces a
-        missing number, except for `known`; a missing rate becomes 1 / batches.
+      batches: the number of batches in an epoch of the data, or 0 if unknown. If it is at least 2, it
+        replaces a missing number, except for `known`; a missing rate becomes 1 / batches.
 
     Raises:
       InputError: the text does not describe a sampler.
@@ -185,7 +185,7 @@ class ScheduleFields:
 
     @property
     def place(self) -> int:
-        """The step of each period, counted from 1, that inserts the canary."""
+        """The step that inserts the canary in each period, counted from 1."""
         return insert_step(self.insert, self.periodicity)
 
 
@@ -248,12 +248,12 @@ class Setting:
         """Returns True if an adversary with directions in this many parameters should rehearse training.
 
         A rehearsal is a training run without noise or canaries. It predicts how far training examples move
-        the model, and is worth the time only if the noise does not move the model much further. We never
-        rehearse adaptive optimizers, because they take much longer steps without noise.
+        the model. It is not worth the time if the noise moves the model much further. We never rehearse
+        training with adaptive optimizers, because they take much larger steps without noise.
         """
         mechanism = self.mechanism
-        # In units of learning rate * C / batch size: how far clipped gradients can move SGD's model at most,
-        # and the expected squared length of the sum of all noise.
+        # In units of learning rate * C / batch size: the largest distance that clipped gradients can move
+        # SGD's model, and the expected squared length of the sum of all noise.
         largest_drift = self.schedule.steps * mechanism.batch_size
         squared_noise = parameters * self.noise_steps * mechanism.noise_multiplier**2
         # Drift lengthens the displacement, which reduces cosines. Up to a ratio of 0.04, SGD's cosines lose
@@ -391,7 +391,7 @@ def _validate_sampler(setting: Setting, delta: float) -> None:
 
 def require_runs(runs: int, least: int) -> None:
     """Raises InputError unless the number of runs is between `least` and MAX_RUNS."""
-    # Unless one run is enough, runs are divided into worlds with and without the canary.
+    # If one run is not enough, half of the runs insert the canary.
     worlds = ", half of them in each world" if least > 1 else ""
     require(runs >= least, f"`runs={runs}`: give at least {least}{worlds}")
     require(runs <= MAX_RUNS, f"`runs={runs}`: give at most {MAX_RUNS:,}")

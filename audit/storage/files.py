@@ -24,7 +24,7 @@ class CannotWriteError(InputError):
 def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
     """Writes a file atomically, creates missing folders, and returns the file's path.
 
-    Devices and pipes are written directly, because renaming would replace them. On failure, raises
+    Devices and pipes are written to directly, because renaming would replace them. On failure, raises
     CannotWriteError with the advice `fix`.
     """
     with writing(path, fix):

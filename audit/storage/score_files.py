@@ -40,7 +40,7 @@ def describe_files(files: Sequence[Path]) -> str:
 def read_files(
     files: Sequence[Path], columns: Mapping[str, str] | None = None, one_run: bool = False
 ) -> Evidence:
-    """Returns the scores in files as validated evidence.
+    """Reads and validates the scores in files.
 
     Arrays are (runs,) or (runs, canaries).
 
@@ -54,7 +54,7 @@ def read_files(
           STDIN, with CSV or JSON.
       columns: {our name: name in the file}, such as {"score": "loss", "presence": "member"}. A leading minus
         negates the scores: "-loss".
-      one_run: True if scores (K,) with presence are from the K canaries of a single run.
+      one_run: True if scores and presence (K,) are from the K canaries of a single run.
 
     Raises:
       InputError: the files can't be read, contain no scores or too many, or conflict with `one_run`.
@@ -100,7 +100,7 @@ def _read_one_world(path: Path, names: Mapping[str, str], signs: Mapping[str, in
 
 
 def read_columns(place: object, names: Sequence[object], column: Callable[[Any], Any]) -> Evidence:
-    """Returns the scores of a table in memory as validated evidence.
+    """Reads and validates the scores of a table in memory.
 
     Args:
       place: the name of the table, for messages.
@@ -121,14 +121,14 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
 def read_cosines(
     path: Path, dimension: int, leave_one_out: bool = False, in_order: bool = False
 ) -> OneRun | Fresh:
-    """Returns the cosines in a file as validated evidence of one or several runs with K canaries.
+    """Reads and validates the cosines of one or more runs with K canaries.
 
     Args:
       path: a .npz or .json file with one of
           `observed`, (runs, K), or (K,) for a single run with optional `unobserved` cosines;
           `in`, (runs, K), or (runs,) for a single canary per run;
           `scores` and `presence`, (runs, K), or (K,) for a single run;
-        or a .npy file with a matrix (runs, K), which counts as `observed`.
+        or a .npy file with a matrix (runs, K), which is read as `observed`.
       dimension: the number of trained parameters.
       leave_one_out: True if the other canaries' directions were projected out before each cosine.
       in_order: True if rows are in the order in which runs started. Bounds are then valid at any stopping
@@ -190,10 +190,10 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 
 
 def _read_npz(path: Path, wanted: Wanted) -> Columns:
-    """Returns the arrays of an .npz file that `wanted` selects, or those for ranks, keyed by our names.
+    """Returns the arrays of an .npz file that `wanted` selects, keyed by our names.
 
-    For ranks, the canaries' `scores` are ranked among `fresh`, scores of random draws. The optional
-    `presence` marks inserted canaries.
+    If the file has `fresh`, scores of random draws, returns the arrays for ranks: the canaries' `scores`,
+    ranked among `fresh`, and optionally `presence`, which marks inserted canaries.
     """
     with tables.reading(path), np.load(path, allow_pickle=False) as file:
         our_names = wanted.rename(file.files)
@@ -205,7 +205,7 @@ def _read_npz(path: Path, wanted: Wanted) -> Columns:
 
 
 def _read_arrays(path: Path, names: Iterable[str]) -> Columns:
-    """Returns the arrays `names` of an .npz or .json file.
+    """Returns the arrays of an .npz or .json file that `names` lists.
 
     The unnamed array of a .npy file is returned as `observed`, the cosines of inserted canaries.
     """
@@ -259,7 +259,7 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
 
 
 def _split_by_presence(scores: Array, present: NDArray[np.bool_], one_run: bool) -> Evidence:
-    """Returns the evidence in scores and the presence of their canaries, flat or (runs, canaries)."""
+    """Returns the evidence from scores and the presence of their canaries, both flat or (runs, canaries)."""
     require(
         scores.shape == present.shape,
         f"scores {scores.shape} and presence {present.shape} must both be (runs,) or (runs, canaries)",
@@ -268,7 +268,7 @@ def _split_by_presence(scores: Array, present: NDArray[np.bool_], one_run: bool)
     if one_run or scores.ndim > 1:
         return given.coins(np.atleast_2d(scores), np.atleast_2d(present))
     sets = given.two_worlds(scores[present], scores[~present])
-    # `labelled` adds a note to the report that these scores may be from one run.
+    # With `labelled`, the report notes that these scores may be from one run.
     return sets._replace(labelled=True)
 
 
@@ -349,7 +349,7 @@ def _has_decimal_commas(cells: Sequence[Any]) -> bool:
 
 
 def _read_labels(name: str, cells: Any) -> NDArray[np.bool_]:
-    """Returns True for each cell that is 1 or a word in _YES, and False for 0 or a word in _NO."""
+    """Converts each cell to True (1 or a word in _YES) or False (0 or a word in _NO)."""
     if not _is_text_column(cells):
         bits = arrays.floats(name, cells)
         require(np.isin(bits, (0, 1)).all(), f"{name} must be 1 (in) or 0 (out) everywhere")

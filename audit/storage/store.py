@@ -1,8 +1,8 @@
 """Stores scores on disk, in a folder for each setting and a file for each finished chunk of runs.
 
 A setting is a dict of everything that determines a run's score. The number of runs is not part of a setting.
-The SHA-256 of its canonical JSON identifies a setting. Files are written atomically, so a killed process
-loses at most its current chunk.
+A setting is identified by the SHA-256 of its canonical JSON. Files are written atomically, so a killed
+process loses at most its current chunk.
 
     <root>/<words>-<hash>/config.json          the setting, in plain text
       scores_<first>_<stop>.npz                scores, presence, and the setting's hash
@@ -75,7 +75,7 @@ class StoredResult(NamedTuple):
 
 
 class Store:
-    """The folder of a setting, with the scores of its runs.
+    """A setting's folder, which contains the scores of its runs.
 
     Attributes:
       path: the folder.
@@ -299,7 +299,7 @@ def _compute_hash(text: str) -> str:
 
 
 def _find_folder(root: Path, name: str) -> Path | None:
-    """Returns the folder under `root` that has a config and whose name ends with `name`, if any."""
+    """Returns the folder under `root` with a config and a name ending in `name`, if any."""
     for folder in [root / name, *sorted(root.glob(f"*-{name}"))]:
         if (folder / CONFIG).exists():
             return folder
@@ -308,9 +308,9 @@ def _find_folder(root: Path, name: str) -> Path | None:
 
 @contextlib.contextmanager
 def hold(folder: Path) -> Iterator[None]:
-    """Locks a folder during the `with` block, waiting if another process uses it; blocks can be nested.
+    """Locks a folder during the `with` block, waiting while another process is using it.
 
-    Raises CannotWriteError if the folder can't be written.
+    Blocks can be nested. Raises CannotWriteError if the folder can't be written.
     """
     import filelock  # readers of a store may lack it
 

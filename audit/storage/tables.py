@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from audit.errors import InputError, require, shown
 from audit.written import counted
 
-# {our name: cells}. Cells are an array (rows,) or (rows, canaries), or a list of numbers and strings.
+# {our name: column}. A column is an array (rows,) or (rows, canaries), or a list of numbers and strings.
 Columns = dict[str, Any]
 
 STDIN = Path("-")
@@ -59,7 +59,7 @@ class Wanted(NamedTuple):
             return None
         layout = complete[0]
         known = [name for name in renamed if name in itertools.chain(*self.layouts)]
-        # Additional known columns belong to another layout, or repeat a name.
+        # Other known columns belong to another layout, or are duplicates.
         require(
             len(known) == len(layout),
             f"the columns {','.join(known)} can be read in several ways: keep two, or name two with "
@@ -93,7 +93,7 @@ def name_file(path: Path) -> str:
 
 
 def is_table(path: Path) -> bool:
-    """Returns True for STDIN and for files with the suffix of a table."""
+    """Returns True for STDIN and for files with a table's suffix, such as .csv."""
     return path == STDIN or path.suffix.lower() in (".csv", ".tsv", ".json", *_PANDAS_FORMATS)
 
 
@@ -239,7 +239,7 @@ def _read_frame(path: Path, wanted: Wanted) -> Columns:
 
 
 def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wanted) -> Columns:
-    """Returns the wanted columns of a table in memory, such as a DataFrame, under our names.
+    """Returns the requested columns of a table in memory, such as a DataFrame, keyed by our names.
 
     Args:
       names: the names of the table's columns.
@@ -255,10 +255,10 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
     padded = []  # names of columns that end in NaN
     for our_name, index in places.items():
         values = column(names[index])
-        # A list, from JSON, has its own length and needs no padding.
+        # JSON columns are lists, which can differ in length, so they need no padding.
         if not isinstance(values, list):
             values = np.asarray(values)
-            # With `out`, both columns are scores, perhaps of different numbers of runs.
+            # With `out`, both columns are scores, possibly from different numbers of runs.
             if "out" in places and _ends_in_nan(values):
                 padded.append(our_name)
             # Objects and strings (NumPy's codes O, U and T) are parsed cell by cell later.

@@ -30,8 +30,8 @@ from audit.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# JAX looks up compiled programs by function object. So we cache functions that make functions, to get the
-# same object for the same arguments.
+# JAX looks up compiled programs by function object. We therefore cache functions that make functions, so the
+# same arguments give the same object.
 
 OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
     "sgd": optax.sgd,
@@ -79,7 +79,7 @@ def _at_precision(function: F, precision: str) -> F:
 
 
 def trainee(model: str, dataset: Dataset) -> Trainee:
-    """Makes the repository's model with this name for the shape of a data set's examples."""
+    """Makes the repository's model with this name, for inputs shaped like a data set's examples."""
     entry = task(model)
     example_shape = dataset.features.shape[1:]
     return Trainee(entry.make(example_shape), entry.classes, entry.clipping)
@@ -104,7 +104,7 @@ def build(
     examples = len(dataset.labels)
     require(
         fields.batch_size <= examples,
-        f"`batch_size={fields.batch_size}` is more than the {examples} examples in the data: lower it",
+        f"`batch_size={fields.batch_size}` exceeds the {examples} examples in the data: lower it",
     )
 
     trained = trained or trainee(setting.model, dataset)
@@ -270,7 +270,7 @@ def _rehearse(
     state: base.Tree,
     theta_0: Array,
 ) -> Array:
-    """Returns the final model (p,) of training from theta_0 without noise (`base.rehearse`).
+    """Trains from theta_0 without noise (`base.rehearse`) and returns the final model (p,).
 
     `weights` (K,) scale the canaries that `craft` makes from `state`.
     """

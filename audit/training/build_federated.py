@@ -93,15 +93,15 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
     model = federated_task(setting.model).make()
     choices = _choose_for_devices(setting, model, clients)
     data = tuple(map(jnp.asarray, clients.arrays))
-    # All clients in a block take as many steps as its largest client, so we sort clients by size.
+    # Each client takes as many steps as the largest in its block, so we sort clients by size.
     batches = cohorts.by_size(participation.clients, clients.counts)
     schedule = Schedule(jnp.asarray(batches), jnp.asarray(participation.canaries))
 
     def rehearse(theta_0: Array) -> Array:
         """Returns a reference model (p,) for scores, trained from theta_0 without noise or canaries."""
-        # Unlike `game.Player`, this program runs on one device, so it cannot spread clients.
+        # Unlike `game.Player`, this program runs on one device and cannot spread clients over several.
         on_one_device = fedavg.mechanism(choices._replace(spreads=False))
-        # A mask (T,) fits any number of canaries, even 0, unlike the schedule's (T, K).
+        # Unlike the schedule's (T, K), a mask (T,) works for any number of canaries, even 0.
         without_canaries = schedule._replace(mask=jnp.zeros(len(batches)))
         train = jax.jit(partial(base.rehearse, on_one_device, canaries=base.no_canaries()))
         return train(hyper, theta_0, data, without_canaries)
@@ -131,7 +131,7 @@ def _make_adversary(
     if observe == "all":
         return directions.largest_cosines(canaries)
     if observe == "means":
-        # A round's move minus its momentum term is the noisy mean of updates.
+        # A round's displacement minus its momentum term is the noisy mean of updates.
         return directions.largest_cosines(canaries, setting.momentum)
     if observe == "fresh":
         # Displacements from the rehearsed model exclude the clients' effect.
@@ -147,7 +147,7 @@ def _make_adversary(
 def choose(setting: FederatedTraining, model: Model, most_examples: int) -> fedavg.FedAvg:
     """Returns the DP-FedAvg configuration for one CPU and a server that uses SGD without momentum.
 
-    Both are defaults of `FedAvg`. `most_examples` is the number of examples of the largest client.
+    Both are defaults of `FedAvg`. `most_examples` is the largest client's number of examples.
     """
     return fedavg.FedAvg(
         losses_by_example(model),
@@ -190,7 +190,7 @@ def accuracy(
     task = federated_task(setting.model)
     model = task.make()
     features, labels = test or (clients.features, clients.labels)
-    # To save time, we use only every n-th example. An example may have several labels, such as characters.
+    # To save time, we use only every n-th example. An example may have a label per character.
     n = max(
         math.ceil(len(labels) / _MAX_TEST_EXAMPLES),
         math.ceil(labels.size / _MAX_TEST_LABELS),

@@ -33,7 +33,7 @@ Until = Callable[[Conclusion], int | None]
 
 
 class GameRecipe(NamedTuple):
-    """Functions for making a game from data, which can be sent to other processes.
+    """Functions that make a game from data and can be sent to other processes.
 
     Attributes:
       key: a string that is the same for identical games on identical data.
@@ -57,7 +57,7 @@ class Trainer(Protocol):
         """
 
     def stage(self, runs: int) -> int:
-        """Returns how many of `runs` runs to train before checking again whether training can end."""
+        """Returns how many of the `runs` to train between checks of whether training can end."""
 
     def about(self) -> dict[str, Any]:
         """Returns the versions and devices of the training process, keyed by name."""
@@ -69,7 +69,7 @@ class LocalTrainer:
     def __init__(self, recipe: GameRecipe, data: Dataset) -> None:
         """Makes the game; raises InputError if the recipe and the data do not fit."""
         self._game = recipe.make(data)
-        # A stage is a chunk of runs that train at once.
+        # A stage is a chunk of runs that train simultaneously.
         self.stage = partial(game.chunk_size, self._game)
         self.about = partial(recipe.about, data)
 
@@ -102,8 +102,8 @@ class Request(NamedTuple):
     def conclude(self, store: Store, scores: Scores) -> Conclusion:
         """Returns the conclusion drawn from scores.
 
-        The steps' Lipschitz constants, if known, lower the upper bound for the last model. `own_model`
-        excludes constants proven for the repository's models.
+        If the steps' Lipschitz constants are known, they lower the upper bound for the last model.
+        `own_model` excludes constants proven for the repository's models.
         """
         return conclude_setting(
             scores,
@@ -150,8 +150,8 @@ def make_request(
 ) -> Request:
     """Returns the request for an audit of one of the repository's models.
 
-    With `rehearsed`, the audit measures the steps' Lipschitz constants in this many additional runs, unless
-    the store has constants from at least that many. `Request` describes the other arguments.
+    The audit measures the steps' Lipschitz constants in `rehearsed` additional runs, unless `rehearsed` is
+    None or the store has constants from at least as many runs. `Request` describes the other arguments.
     """
 
     def find_constants(store: Store) -> Steps | None:
@@ -177,8 +177,8 @@ def audit(
 
     Args:
       out: the folder that contains all stores.
-      engines: a context manager, entered only if runs are missing. It yields an engine with a method
-        `trainer`, (`GameRecipe`, data) -> a `Trainer`. By default, training happens in this process.
+      engines: a context manager, entered only if runs are missing. It yields an engine whose method `trainer`
+        maps (`GameRecipe`, data) to a `Trainer`. By default, training happens in this process.
       report: called with the number of runs trained since the last call, instead of a progress bar.
 
     Raises:
@@ -288,8 +288,8 @@ def _stop_where_proven(request: Request, store: Store) -> Request:
 def _train(request: Request, store: Store, trainer: Trainer, report: Progress | None) -> Trained:
     """Trains the missing runs, reports progress or shows a progress bar, and returns the scores.
 
-    With a stopping rule `until`, it trains in stages and returns only the scores of the first runs that
-    suffice. Their number does not depend on the stage size, because the rule sees the bound after each run.
+    With a stopping rule `until`, it trains in stages and returns the scores of only as many runs as the rule
+    needs. Their number does not depend on the stage size, because the rule checks the bound after each run.
     """
     max_runs = request.runs
     missing = count_runs(store.missing(max_runs))

@@ -1,4 +1,4 @@
-"""Trains the runs of an audit chunk by chunk and scores their canaries.
+"""Trains the runs of an audit in chunks and scores their canaries.
 
 An audit has R runs with K canaries each. All randomness comes from keys derived from the seed and a name:
 
@@ -57,8 +57,8 @@ class Game(NamedTuple):
       adversary: the functions that insert and score canaries.
       init: (key) -> an initial model theta_0 (p,).
       schedule: the mini-batches, and the steps that insert canaries.
-      unknown_initialisation: True if each run draws its own theta_0. The adversary then draws a guess.
-      join: draws which inserted canaries join a step, unknown to the adversary; None if they all join.
+      unknown_initialisation: True if each run draws its own theta_0. The adversary then guesses it at random.
+      join: draws the inserted canaries that join a step, hidden from the adversary; None if they all join.
       sampling_rate: the probability that an inserted canary joins a step under Poisson sampling; else 1.
       segment_steps: the largest number of steps between two progress reports or checkpoints.
     """
@@ -79,8 +79,8 @@ class Game(NamedTuple):
         """Returns a mask (R, K) of the canaries that the runs with these indices (R,) insert.
 
         With `null.all_in`, every run inserts all canaries, because held-out scores have a known
-        distribution. Otherwise, half of the runs, the odd-numbered ones, insert a single canary, and fair
-        coin flips decide about several.
+        distribution. Otherwise, odd-numbered runs insert a single canary; with several, a fair coin decides
+        for each.
         """
         canaries = self.adversary.canaries
         if self.adversary.null.all_in:
@@ -172,7 +172,7 @@ def _estimate_memory(
 
 
 def final_scores(game: Game, thetas: Array, first: int) -> Scores:
-    """Returns the scores of the final models (R, p) of the runs first, ..., first + R - 1.
+    """Scores the final models (R, p) of the runs first, ..., first + R - 1.
 
     The adversary must not observe earlier models. Raises InputError if a model diverged.
     """
@@ -304,9 +304,9 @@ class Player:
         return f"{first:07d}_{self._width}_{len(self._segments)}x{steps}"
 
     def _draw(self, runs: NDArray[np.int64]) -> tuple[State, Draws]:
-        """Returns the runs with these indices (R,) before the first step, and their random inputs.
+        """Returns the initial states and the random inputs of the runs with these indices (R,).
 
-        Runs are split over the devices.
+        Both are split across the devices.
         """
         game = self._game
         draws = Draws(
@@ -358,14 +358,15 @@ def _map_programs(
     """Returns three programs for R runs: to begin, train for some steps, and score the models (R, p).
 
     `draw_initial` maps a run's key to its own theta_0 (p,); it is None if all runs share theta_0. `join`
-    draws which inserted canaries join a step; it is None if they all join.
+    draws the inserted canaries that join a step; it is None if they all join.
     """
     observer = adversary.observer
 
     def begin(key: Array, theta_0: Array, attack_state: Tree, guessed_theta_0: Array) -> State:
-        """Returns a run before the first step, with the shared theta_0 (p,) or its own, drawn from `key`.
+        """Returns a run's state before the first step.
 
-        The adversary's record starts from its guess of theta_0.
+        Its theta_0 (p,) is shared, or drawn from `key`. The adversary's record starts from its guess of
+        theta_0.
         """
         if draw_initial is not None:
             theta_0 = draw_initial(key)
@@ -382,7 +383,7 @@ def _map_programs(
         attack_state: Tree,
         draws: Draws,
     ) -> State:
-        """Returns a run after the steps of a schedule, from its state `before` them.
+        """Returns a run's state after the steps of a schedule, given its state `before` them.
 
         `attack_state` is the adversary's state, which all runs share. `draws` are the run's random inputs.
         """

@@ -25,7 +25,7 @@ from audit.settings.setting import MAX_RUNS
 from audit.training import game as games
 from audit.training.game import Game, Midway
 
-# The default number of measured steps per run is this divided by the number of parameters, within limits.
+# Divided by the number of parameters, this is the default number of measured steps per run, within limits.
 _PARAMETERS_TIMES_STEPS = 600_000
 _MAX_MEASURED = 1250
 _MIN_MEASURED = 20
@@ -39,8 +39,8 @@ class Effort(NamedTuple):
 
     Attributes:
       runs: The number of runs; every other run has the canary.
-      steps: The maximum number of steps per run with measured derivatives.
-      secant_steps: The maximum number of steps per run with measured secants.
+      steps: The maximum number of measured steps per run.
+      secant_steps: The maximum number of steps per run at which secants are measured.
       reach: The number of secants on each side of the model along a line.
     """
 
@@ -63,11 +63,11 @@ class Rehearsal(NamedTuple):
 
 
 def usual_effort(parameters: int) -> Effort:
-    """Returns the default effort for measuring a model of this size, a minute or two on two cores.
+    """Returns the default `Effort` for a model of this size: a minute or two on two cores.
 
     Steps of large models take seconds to measure, so we use fewer runs, steps and secants. A secant compares
-    the gradients at two points of a line through the model, to find jumps. In `secant_steps` steps
-    per run, each line has `reach` secants on each side of the model.
+    the gradients at two points on a line through the model, to find jumps. In `secant_steps` steps per run,
+    each line has `reach` secants on each side of the model.
     """
     steps = int(np.clip(_PARAMETERS_TIMES_STEPS // parameters, _MIN_MEASURED, _MAX_MEASURED))
     if parameters < _LARGE:
@@ -81,7 +81,7 @@ def count_measured(steps: int, effort: Effort) -> int:
 
 
 def _choose_interval(steps: int, effort: Effort) -> int:
-    """Returns the shortest interval between measured steps that allows at most `effort.steps` of them."""
+    """Returns the shortest interval between measured steps that limits their number to `effort.steps`."""
     return math.ceil(steps / effort.steps)
 
 
@@ -92,13 +92,13 @@ def rehearse(
     distances: NDArray[np.float64],
     progress: Progress,
 ) -> Rehearsal:
-    """Trains a few runs separate from any audit, and measures how much their steps stretch distances.
+    """Trains a few runs separately from any audit, and measures how much their steps stretch distances.
 
-    `_Meter` finds the largest singular value of a step's Jacobian. To find jumps in the gradient, its secants
-    measure how much the step stretches short lines near the model.
+    `_Meter` finds the largest singular value of a step's Jacobian. To find jumps in the gradient, it also
+    measures how much the step stretches secants, short lines near the model.
 
     Args:
-      game: The audited game of T steps, which trains by plain SGD.
+      game: The audited game of T steps, with training by plain SGD.
       effort: The numbers of runs (at least 2), steps and secants.
       distances: (T,) the length of the lines at each step (`lipschitz.coupling_distances`), in units of
         learning rate * clipping norm / batch size.
@@ -157,7 +157,7 @@ class _Meter(NamedTuple):
     most_stretched: dict[int, NDArray[np.float64]]
 
     def measure(self, step: int, thetas: Array, inserted: Array) -> None:
-        """Measures a step at the runs' models (R, p) before it; `inserted` is as in `_find_secants`."""
+        """Measures a step that starts from the runs' models (R, p); `inserted` is as in `_find_secants`."""
         indices = self.game.schedule.batches[step]
         features, labels = self.game.data
         batch = (features[indices], labels[indices])
@@ -180,10 +180,10 @@ class _Meter(NamedTuple):
         return max(constants_of_runs)
 
     def _find_secants(self, step: int, models: Array, batch: Batch, inserted: Array) -> None:
-        """Finds jumps: adds to `secants` each run's secant that most exceeds the derivative.
+        """Finds jumps: for each run, adds to `secants` the secant that most exceeds the derivative.
 
-        A secant measures how much the step stretches part of a line. Lines go through a run's model in
-        directions that may separate the audit's models. One direction is `inserted` (R, p), a canary's
+        A secant measures how much the step stretches part of a line. Lines pass through a run's model in
+        directions that may separate the audit's models. These include `inserted` (R, p), a canary's
         contribution to each run's step, because earlier insertions moved the model roughly that way.
         """
         line = Line(
@@ -232,15 +232,15 @@ def _make_inserter(
 
 
 def _choose_lengths(game: Game, distances: NDArray[np.float64], effort: Effort) -> dict[int, float]:
-    """Chooses the steps with secants and returns the length of the secants, keyed by step.
+    """Chooses the steps at which to measure secants, and returns the secants' lengths, keyed by step.
 
     A secant measures how much a step stretches a distance. Its length is the distance, before the step,
     between models trained with and without the canary. `distances` (T,) are in units of learning rate *
     clipping norm / batch size.
 
-    Of the measured steps with a distance above _MIN_FRACTION of the largest, we choose up to
-    `effort.secant_steps`, spread evenly. If no step qualifies, we choose from all measured steps. At smaller
-    distances, secants have the largest length, because short ones would show only rounding errors.
+    From the measured steps at which the distance exceeds _MIN_FRACTION of the largest, we choose up to
+    `effort.secant_steps`, evenly spread. If no step qualifies, we choose from all measured steps and use the
+    largest distance as the length, because shorter secants would show only rounding errors.
     """
     are_separate = distances > _MIN_FRACTION * distances.max()
     steps = len(distances)
@@ -258,8 +258,8 @@ def _choose_lengths(game: Game, distances: NDArray[np.float64], effort: Effort) 
 def _fill_steps(constants: dict[int, float], steps: int) -> NDArray[np.float64]:
     """Returns an estimate of each step's Lipschitz constant (T,), given {measured step: constant} in order.
 
-    To be cautious, a step between two measured steps gets the larger of their constants. Steps after the last
-    measured step get its constant. Step 0 is always measured.
+    To be cautious, we give a step between two measured steps the larger of their constants. Steps after the
+    last measured step get that step's constant. Step 0 is always measured.
     """
     by_step = pd.Series(constants).reindex(range(steps))
     before = by_step.ffill()
