@@ -102,7 +102,7 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Imports the module that defines a public name, and returns the object; raises AttributeError."""
+        """Imports and returns the object with a public name; raises AttributeError for other names."""
         if name not in _DEFINING_MODULES:
             raise AttributeError(f"module 'audit' has no attribute {name!r}")
         module = importlib.import_module(_DEFINING_MODULES[name])

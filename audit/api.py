@@ -40,11 +40,11 @@ def bounds(
     Args:
       scores_in: scores (n,) of independent runs with the canary, or (n, K) for K canaries per run. Higher
         scores mean "inserted". Without scores_out, give the result of `audit.coins`, `audit.cosines` or
-        `audit.ranks`, or a table (such as a pandas DataFrame) with columns `score` and `in` (1 or 0), or with
-        columns `in` and `out`.
+        `audit.ranks`, or a table (such as a pandas DataFrame) with the columns `score` and `in` (1 or 0), or
+        `in` and `out`.
       scores_out: scores (m,) of runs without the canary, or (m, M) for M held-out canaries per run. If
-        scores_in has K canaries per run, each of these m runs must insert K - 1 other canaries, to differ in
-        only one canary. Otherwise the bounds are too high.
+        scores_in has K canaries per run, each of these m runs must insert K - 1 other canaries, so that only
+        one canary differs. Otherwise the bounds are too high.
       claim: a privacy claim to test, such as `audit.DpSgd(noise_multiplier=4, insertions=250)`. The claimed
         epsilon is the upper bound.
       delta: the delta of the bounds.
@@ -182,7 +182,7 @@ def audit_model(
         variables must be trained parameters.
       criterion: a function (module output, labels[i]) -> scalar loss of one example.
       features: (N, ...), one row per example; converted to float32, uint8 or int32.
-      labels: (N, ...), one row per example. The adversary "loss" requires class numbers 0, 1, ...
+      labels: (N, ...), one row per example. The adversary "loss" requires classes numbered 0, 1, ...
       runs: the number of models to train.
       adversary: a name in `audit.settings.adversaries.ADVERSARIES`, such as "gc_r", or a custom
         `audit.adversaries.base.Adversary`.
@@ -229,8 +229,8 @@ def audit_loss(
 ) -> Result:
     """Trains any JAX model with DP-SGD, with a canary in half of the runs, and bounds the leakage.
 
-    Supports models written in Flax NNX, Equinox or Haiku. Training is slower than in `audit_model`, because
-    gradients are computed for each example.
+    Supports models written in Flax NNX, Equinox or Haiku. Training is slower than in `audit_model` because
+    gradients are computed per example.
 
     Args:
       loss: a deterministic function (params, (features[i], labels[i])) -> scalar loss of one example, without
@@ -308,7 +308,7 @@ def _audit_one(
 ) -> Result:
     """Runs an audit, writes its conclusion to a folder in `out`, and returns the result.
 
-    Matrix products use full float32 precision, which is not JAX's default on every device. `fields` is the
+    Matrix products use full float32 precision; on some devices, JAX's default is lower. `fields` is the
     setting. `make_request` maps `fields`, `runs` and the level to the request for the audit.
     """
     import jax
@@ -333,7 +333,7 @@ def _audit_one(
 
 
 def _read_evidence(scores_in: Any, scores_out: Any) -> "Evidence":
-    """Returns the score arguments of `bounds` as validated evidence."""
+    """Validates the score arguments of `bounds` and returns them as evidence."""
     from audit.evidence import given
     from audit.storage import score_files
 

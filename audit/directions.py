@@ -13,9 +13,9 @@ not depend on the canaries (Errata O9 of experiments/one_shot/README.md):
     audit.bounds(audit.cosines(rows, dimension, in_order=True))
 
 Include every run you started, in start order, with a row of NaN for each failed run. The drift is the change
-theta_T - theta_0 in a rehearsal, a run without noise or canaries. Any drift that does not depend on the
-directions is valid, but other drifts, such as 0, may lower the cosines. If count exceeds 1% of dimension, the
-number of trained parameters, pass leave_one_out=True to directions.cosines and audit.cosines.
+theta_T - theta_0 in a rehearsal, a run without noise or canaries. Any other drift that does not depend on the
+directions, such as 0, is valid but may lower the cosines. If count exceeds 1% of dimension, the number of
+trained parameters, pass leave_one_out=True to directions.cosines and audit.cosines.
 
 Directions are reproducible within one version of NumPy. Use the seed only for canaries, and a different seed
 for noise and batches.
@@ -106,7 +106,7 @@ def cosines(
     )
 
     # The matrix (count, size) of all directions may not fit in memory, so we draw blocks of its columns. A
-    # block takes `count` times 64 kB, and leave-one-out takes a few matrices (count, count).
+    # block takes `count` times 64 kB, and leave-one-out needs a few matrices of shape (count, count).
     streams = [_draw_blocks(seed, run, index, size) for index in range(count)]
     blocks = map(np.stack, zip(*streams, strict=True))
     parts = np.split(unit, range(_BLOCK, size, _BLOCK))
@@ -127,7 +127,7 @@ def _compute_cosines(count: int, blocks: _Blocks) -> Array:
 def _compute_leave_one_out(count: int, blocks: _Blocks) -> Array:
     """Returns the leave-one-out cosines between the `count` rows of a matrix and a unit vector, in blocks.
 
-    Before each row's cosine, all other rows are projected out of the vector.
+    Before computing each row's cosine, we project all other rows out of the vector.
     """
     from audit.evidence import leave_one_out  # loads SciPy
 

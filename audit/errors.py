@@ -25,7 +25,7 @@ _MAX_SHOWN = 200  # characters
 
 
 def shown(value: object) -> str:
-    """Returns a value as one line of text for an error message, truncated after 200 characters."""
+    """Formats a value as one line of text for an error message, truncated to 200 characters."""
     text = value if isinstance(value, str) else repr(value)
     line = " ".join(text.split())
     return line if len(line) <= _MAX_SHOWN else f"{line[:_MAX_SHOWN]}..."
@@ -56,7 +56,7 @@ def plain(value: Any) -> Any:
 
 
 def number(name: str, value: Any, kind: type[N]) -> N:
-    """Returns a Python, NumPy or JAX scalar as a Python number of the type `kind`, int or float.
+    """Converts a Python, NumPy or JAX scalar to a Python number of type `kind` (int or float).
 
     An int may become a float. Raises InputError, with `name` in the message, for other types.
     """
@@ -78,7 +78,7 @@ def whole_number(name: str, value: Any, least: int, most: int) -> int:
 def path(name: str, value: Any) -> Path:
     """Returns a string or path as a Path.
 
-    Raises InputError, with `name` in the message, for other types, empty strings and null characters.
+    Raises InputError, mentioning `name`, for other types, empty paths and paths with null characters.
     """
     is_path = isinstance(value, str | os.PathLike) and str(value) and "\0" not in str(value)
     require(is_path, f"`{name}` must be a path, got {shown(value)}")
@@ -98,7 +98,7 @@ def insert_step(insert: str | int, k: int) -> int:
             step = 1
         elif insert == LAST:
             step = k
-        # Flags pass digits as text. 20 or more digits exceed any period, and `int` may reject them.
+        # Flags pass digits as text. Numbers of 20 digits exceed any period, and `int` may reject longer ones.
         elif insert.isdecimal() and len(insert) < 20:
             step = int(insert)
     require(

@@ -12,7 +12,7 @@ distribution:
     ...                                                     # train as before, with independent noise
     rows.append(optimizer.cosines(drift))                   # audit.bounds(audit.cosines(rows, dimension))
 
-The loader of `make_private` uses Poisson sampling. To sample a single canary like an example, pass
+The loader of `make_private` uses Poisson sampling. To sample a single canary as often as an example, pass
 sampling_rate=1 / len(loader) to `CanaryOptimizer` and `audit.DpSgd`, and count every step as an insertion.
 Directions are inserted at every step, so do not compare their bounds with an epsilon for Poisson sampling.
 """
@@ -33,7 +33,7 @@ from audit.errors import number, require
 class _InsertingOptimizer(DPOptimizer):
     """The base class of optimizers that insert canaries into Opacus's sum of clipped gradients.
 
-    Raises InputError for optimizers that clip parts of gradients or use several processes.
+    Raises InputError for optimizers that clip gradients part by part or use several processes.
     """
 
     def __new__(cls, optimizer: DPOptimizer, *args: Any, **kwargs: Any) -> Self:
@@ -54,8 +54,8 @@ class _InsertingOptimizer(DPOptimizer):
 class CanaryOptimizer(_InsertingOptimizer):
     """An Opacus optimizer that inserts a canary into the sum of clipped gradients, then adds noise as usual.
 
-    The canary is an additional gradient. Its only nonzero entry, the first entry of the first parameter, is
-    the clipping norm C. The canary is inserted once per step, even if a step has several physical batches.
+    The canary is an additional gradient: the clipping norm C in the first entry of the first parameter, and 0
+    elsewhere. The canary is inserted once per step, even if a step has several physical batches.
 
     Args:
       optimizer: a `DPOptimizer` with flat clipping, as returned by `PrivacyEngine.make_private`.
@@ -64,7 +64,7 @@ class CanaryOptimizer(_InsertingOptimizer):
       seed: the seed for sampling, unknown to the adversary; by default, the system's entropy.
 
     Raises:
-      InputError: the class of the optimizer is not supported, or the rate is not above 0 and at most 1.
+      InputError: the class of the optimizer is not supported, or the rate is not in (0, 1].
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
       count: the number of directions.
       present: True to insert them; False for a rehearsal, which must also run without noise.
       parameters: the parameters that the directions span, chosen before training; by default all that the
-        optimizer trains. In a large model, a single tensor is faster and has the same power.
+        optimizer trains. In a large model, using a single tensor is faster and loses no power.
 
     Raises:
       InputError: the class of the optimizer is not supported, a parameter cannot be used, or a number is out
@@ -183,8 +183,8 @@ class DirectionsOptimizer(_InsertingOptimizer):
         """Returns the chosen parameters (dimension,) minus their initial values.
 
         Raises:
-          InputError: a rehearsal (a run without directions) has noise. Subtracting its movement from a run
-            with the same noise would remove that noise.
+          InputError: a rehearsal (a run without directions) has noise. Subtracting its movement from that of
+            a run with the same noise would remove the noise.
         """
         noise = self.noise_multiplier
         is_rehearsal = not self._inserts
@@ -216,7 +216,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         return directions.cosines(displacement, **self._identity, leave_one_out=leave_one_out)
 
     def _split(self, values: Tensor) -> tuple[Tensor, ...]:
-        """Splits a vector (dimension,) into a part for each chosen parameter."""
+        """Splits a vector (dimension,) into one part per chosen parameter."""
         return tuple(values.split([parameter.numel() for parameter in self._chosen]))
 
     def _read_parameters(self) -> NDArray[np.float64]:

@@ -159,7 +159,7 @@ def wrap_task(task: Task, dataset: Dataset) -> OwnModel:
 
 
 def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str) -> OwnModel:
-    """Returns a custom model, with the hash of its initialisation and of its loss and gradient.
+    """Returns a custom model, identified by a hash of its initialisation, loss and gradient.
 
     Args:
       what: a description of the user's code, for messages.
@@ -195,9 +195,10 @@ def _wrap(what: str, make: Callable[[Array], Model], dataset: Dataset, name: str
 def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level) -> driver.Request:
     """Returns the request to audit a custom model.
 
-    `fields` maps names to settings, and is modified in place. `model` is the name in reports. `adversary` is
-    a name or an `Adversary`, which determines `canaries`. `lipschitz` contains Lipschitz constants for
-    an upper bound, or is "measured" to measure them in `rehearsals` runs (`_Training.plan_constants`).
+    `fields` maps names to settings, and is modified in place. `model` is the model's name in reports.
+    `adversary` is a name or an `Adversary`, which determines `canaries`. `lipschitz` contains Lipschitz
+    constants for an upper bound; if it is "measured", the audit measures them in `rehearsals` runs
+    (`_Training.plan_constants`).
 
     Raises:
       InputError: a setting is invalid or does not fit the model or the data.
@@ -248,7 +249,7 @@ class _Training:
         return Trainee(model, classes, clipping)
 
     def make_game(self, dataset: Dataset) -> Game:
-        """Returns the runs to train with the setting on a data set, as a `Game`."""
+        """Builds the setting's game for a data set."""
         return build.build(self.setting, dataset, self.trainee, self.adversary)
 
     def describe(self, dataset: Dataset) -> dict[str, Any]:
@@ -276,7 +277,7 @@ class _Training:
         if constants is None:
             return _reuse_measured_constants
         if is_measured:
-            # Refuse before measuring. Any constants will do, because they do not decide if a bound exists.
+            # Refuse before measuring. Any constants will do: they do not affect whether a bound exists.
             self.require_bound(delta, constants=1.0)
             return partial(self.measure, rehearsals=rehearsals or lipschitz.USUAL)
         self.require_bound(delta, constants)
@@ -296,14 +297,14 @@ class _Training:
         require(not why_not, f"`lipschitz` bounds the last model's leakage, but {why_not}: drop it")
 
     def measure(self, store: Store, rehearsals: int) -> Steps:
-        """Returns Lipschitz constants measured in `rehearsals` runs, from the store or from training."""
+        """Loads the Lipschitz constants of `rehearsals` runs, or measures them in new runs."""
         return measuring.measure(
             store, self.setting, self.own.dataset, rehearsals, self.trainee, self.adversary
         )
 
 
 def _reuse_measured_constants(store: Store) -> Steps | None:
-    """Returns the steps' Lipschitz constants that an earlier audit measured, or None.
+    """Returns the Lipschitz constants that an earlier audit measured, or None.
 
     Deletes constants that a user guaranteed for an earlier audit, because they may be wrong for this audit.
     """
@@ -385,7 +386,7 @@ def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdvers
 
 
 def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
-    """Returns a hash that changes if an adversary's scores change, to identify its stored runs.
+    """Returns a hash that identifies an adversary's stored runs. It changes if the scores change.
 
     The hash covers the functions, compiled for `parameters` parameters, and the fields `crafts_constant` and
     `null`. The caller must pass new function objects, because JAX reuses old traces even if outside variables
@@ -436,8 +437,8 @@ def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
     """Returns why the hidden-state bound does not cover a custom adversary; "" if it does."""
     if adversary.observer is not None:
         return "this adversary sees every model"
-    # The other canaries are part of the step, and change its Lipschitz constant if their gradients depend on
-    # the model, as for crafted examples.
+    # The other canaries are part of the step and change its Lipschitz constant if their gradients depend on
+    # the model, as those of crafted examples do.
     crafted = _find_shapes(adversary, parameters).crafted
     reads_theta = adversary.reads_theta or isinstance(crafted, Examples)
     if adversary.canaries > 1 and reads_theta:

@@ -48,8 +48,8 @@ class Result:
     def bounds(self) -> "dict[str, Bound]":
         """Returns the lower bounds on epsilon, keyed by method name, in the order of the table.
 
-        Each bound is valid at its confidence under its assumption. `Bound.holds` is False if the scores
-        refute the assumption.
+        Each bound is valid at its confidence level if its assumption holds. `Bound.holds` is False if the
+        scores refute the assumption.
 
         Audits of several runs have an "assumption_free" bound and, unless scores are cosines or ranks, an
         "if_gaussian" bound. With several canaries per run, both names are aliases of other methods.

@@ -27,7 +27,7 @@ def _round_decimals(value: float, decimals: int, rounding: Callable[[float], int
 
 
 def short(number: str) -> str:
-    """Removes trailing zeros from the text of a decimal number; returns ∞ for "inf"."""
+    """Removes trailing zeros from a decimal string; returns ∞ for "inf"."""
     return number.rstrip("0").rstrip(".").replace("inf", "∞")
 
 
@@ -67,7 +67,7 @@ def write_json(content: Any, indent: int | None = None) -> str:
 
 
 class Level(NamedTuple):
-    """The level of an audit's bounds: the delta of epsilon and the confidence of each lower bound."""
+    """The level of an audit's bounds: their delta, and the confidence of each lower bound."""
 
     delta: float = 1e-5
     confidence: float = 0.95
@@ -101,7 +101,7 @@ def _format_percent(fraction: Decimal) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """Returns text, shortened with an ellipsis if it has more than `width` characters."""
+    """Returns the text, shortened with an ellipsis if it is longer than `width` characters."""
     words = textwrap.shorten(text, width, placeholder=" ...")
     if words == "...":  # the first word is longer than the width, so `shorten` dropped it
         return f"{text[: width - 3]}..."

@@ -49,12 +49,12 @@ def main() -> None:
         sys.exit(dispatch.report_error(message))
 
 
-# `./run.sh help` shows the first line of the docstring of each tool in _TOOLS.
+# `./run.sh help` shows the first docstring line of each tool in _TOOLS.
 def _python(arguments: Sequence[str]) -> int:
     """Run your script: ./run.sh python mine.py
 
     The script's folder comes last in the search path, so a models.py next to the script does not shadow our
-    package. If the script raises InputError or needs an uninstalled package of the examples, the command
+    package. If the script raises InputError or one of the examples' packages is not installed, the command
     prints one line and returns status 2.
     """
     script = arguments[0] if arguments else "python"  # for the message
@@ -112,8 +112,7 @@ def _docs(arguments: Sequence[str]) -> int:
 
 def _ray(arguments: Sequence[str]) -> int:
     """Run Ray's commands: ./run.sh ray start --head"""
-    # Unless the user's variables request it, Ray sends no statistics and does not lower its workers'
-    # priority.
+    # Unless the user sets these variables, Ray sends no statistics and keeps its workers' priority.
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"} | os.environ
     if arguments[:1] == ["start"]:
         # Ray's log monitor would keep running after a node loses its cluster.

@@ -1,4 +1,4 @@
-"""Prove epsilon without assumptions, then audit as the paper does.
+"""Prove a bound without assumptions, then audit as the paper does.
 
     ./run.sh              fresh directions in a wider network until epsilon >= 18.5, then 5,000 models
 
@@ -16,15 +16,15 @@ FLAGS = flags.FLAGS
 def main() -> None:
     """Runs two audits.
 
-    The first audit stops when it proves an epsilon of 18.5, after about 60 of at most 400 runs. The
-    accountant's epsilon is 24. The second audit is the command `audit` with the given flags.
+    The first audit stops once it proves epsilon >= 18.5, which takes about 60 of at most 400 runs. The
+    accountant's epsilon is 24. The second audit runs the command `audit` with the given flags.
     """
     from audit.training.driver import until_epsilon  # loads SciPy
 
     _print_title("Fresh directions in a wider network, 2,689 parameters: no assumptions.\n")
     proof = cli.setting(model="wide_fcnn", adversary="sphere", canaries="auto")
     audit.run(proof, runs=400, until=until_epsilon(18.5))
-    _print_title("\nThe hidden-state paper's adversary in its network, 68 parameters.\n")
+    _print_title("\nThe hidden-state paper's adversary on its 68-parameter network.\n")
     audit.main()
 
 

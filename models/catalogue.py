@@ -32,7 +32,7 @@ from models.data.sources import Form, Recipe
 Row = TypeVar("Row", Task, FederatedTask)
 
 EMNIST = Form("EMNIST by writer", (28, 28), "f4", classes=62)
-# Tokens: 0 is padding, 1 to 10,000 are words by frequency, followed by begin, end and unknown.
+# Tokens: 0 for padding, 1 to 10,000 for words in order of frequency, then begin, end and unknown.
 STACKOVERFLOW = Form("Stack Overflow by user", (20,), "u2", label_shape=(20,), classes=10_004)
 
 
@@ -67,7 +67,7 @@ def _find_row(model: str, rows: dict[str, Row], trains_on: str) -> Row:
 
 @cache  # JAX compiles models of equal size only once
 def _resize(row: Task, size: str) -> Task:
-    """Returns `row`, the GPT's task, with a different size, "WIDTHxBLOCKS".
+    """Returns `row`, the GPT's task, resized to "WIDTHxBLOCKS".
 
     Raises InputError if the size is invalid, or if `row` is another model's task.
     """
@@ -85,7 +85,7 @@ def _resize(row: Task, size: str) -> Task:
 
 
 def _make_lazily(name: str, **fixed: Any) -> MakeModel:
-    """Returns a function that maps the shape of an example to the model and makes each model only once.
+    """Returns a function that maps an example's shape to the model, which it makes only once per shape.
 
     `name` is "module:function" within `models`. We import the module on the first call, because it starts
     JAX. The named function gets the keyword arguments `fixed`, and a vector's length as `n_features`.
@@ -119,7 +119,7 @@ def _deal_images(recipe: Recipe, setting: Dealing, user_file: UserFile) -> Feder
 
 
 def _load_roles(setting: Dealing, user_file: UserFile) -> Federation:
-    """Loads the `setting.clients` largest roles of Shakespeare's plays as clients; 0 means all roles."""
+    """Loads the `setting.clients` largest roles in Shakespeare's plays as clients; 0 means all roles."""
     roles = load_shakespeare(user_file)
     by_size = np.argsort(-roles.counts, kind="stable")  # roles of equal size keep their order
     number = setting.clients or roles.number
@@ -131,10 +131,11 @@ _SOFTMAX = "the clipped gradient of a multi-class softmax is not that of a conve
 _SMOOTH = "a smooth network's constants are measured (with `lipschitz=measured`), not proven"
 
 # The logistic loss is convex in w'x, with second derivative at most 1/4. The loader ensures |x| <= 1. So the
-# eigenvalues of the Hessian in the weights w are between 0 and 1/4.
+# eigenvalues of the Hessian with respect to the weights w are between 0 and 1/4.
 _LOGISTIC_CURVATURE = Curvature(0.25, reason="convex loss, any data with |x| <= 1")
 # With respect to the logits, softmax cross entropy has a Hessian of norm at most 1/2, and a gradient of norm
-# at most sqrt(2). The features' squared norm is at most 1/2, so the Hessian in the weights is at most 1/4.
+# at most sqrt(2). The features' squared norm is at most 1/2, so the Hessian with respect to the weights has
+# norm at most 1/4.
 _SOFTMAX_CURVATURE = Curvature(
     largest_eigenvalue=0.25,
     largest_gradient=1.0,
@@ -149,7 +150,7 @@ def _describe(
     examples: int,
     shape: tuple[int, ...],
 ) -> Data:
-    """Returns the description of a recipe's data set for tasks; `label` is its name in text."""
+    """Describes a recipe's data set as `Data`; `label` is its name in text."""
     return Data(
         name=recipe.name,
         label=label,
@@ -177,7 +178,7 @@ _SHIRTS = _FASHION_MNIST._replace(
     shape=(784,),
 )
 _SHAKESPEARE = _describe(SHAKESPEARE, "Shakespeare", load_sequences, 52_341, (80,))
-# The lowest bits of computed features differ between machines.
+# The least significant bits of computed features differ between machines.
 _FEATURES = _CIFAR10._replace(
     name="mobilenet_features",
     checksum=None,
@@ -321,7 +322,7 @@ _ROWS = (
         batch_size=16,
         clipping="per_example",
         why_unbounded=_SMOOTH,
-        # These 50 insertions have the same epsilon, 24.0, as the paper's 250 at noise multiplier 4.
+        # These 50 insertions give epsilon 24.0, as do the paper's 250 with noise multiplier 4.
         insertions=50,
         noise_multiplier=4 * (50 / 250) ** 0.5,
         sizes="gpt or gpt:WIDTHxBLOCKS",

@@ -46,7 +46,7 @@ class ConvNet(nn.Module):
 
 
 def _make(module: nn.Module) -> Model:
-    """Makes a model with softmax cross entropy from a network for CIFAR-10 images, uint8 (32, 32, 3)."""
+    """Turns a network for CIFAR-10 images, uint8 (32, 32, 3), into a model with softmax cross entropy."""
     return flat_model(module, jnp.zeros((32, 32, 3), jnp.uint8), cross_entropy)
 
 
@@ -76,7 +76,7 @@ class EmnistCNN(nn.Module):
 
 
 def emnist_cnn() -> Model:
-    """Makes the network for EMNIST characters (Reddi et al., 2020), with 1,206,590 parameters.
+    """Makes the EMNIST network of Reddi et al. (2020), with 1,206,590 parameters.
 
     We leave out the paper's dropout, because a client's update must not depend on random draws.
     """
@@ -124,7 +124,7 @@ class ResNet(nn.Module):
 
 
 def _convolve(x: Array, features: int, window: int, stride: int = 1) -> Array:
-    """Applies a square convolution and a group norm with at most 32 groups to x (..., H, W, C).
+    """Applies a square convolution, then a group norm with at most 32 groups, to x (..., H, W, C).
 
     Call this function only in a module's compact method. The convolution needs no bias, because the norm has
     one. We pass the normalisation axes, because Flax treats the first axis as a batch by default.

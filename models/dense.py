@@ -73,8 +73,8 @@ two_logit_cross_entropy.defvjp(_two_logit_forward, _two_logit_backward)
 def fcnn(n_features: int = 8, activation: str = "relu") -> Model:
     """Makes the network for California Housing: 8 -> 6 -> 2, 68 parameters, LeCun normal kernels.
 
-    The label is binary. The paper's number of parameters requires two logits (Errata H9). `activation` names
-    a function in flax.linen, such as relu, or tanh or gelu for a smooth network.
+    The label is binary. The paper's parameter count implies two logits (Errata H9). `activation` names a
+    function in flax.linen, such as relu, or tanh or gelu for a smooth network.
     """
     return _make(FCNN(activation=getattr(nn, activation)), n_features, two_logit_cross_entropy)
 
@@ -113,12 +113,12 @@ def logistic(n_features: int) -> Model:
 
 
 def head(n_features: int) -> Model:
-    """Makes a dense last layer for a pretrained network's features, with 10 (n_features + 1) parameters."""
+    """Makes a dense last layer, with 10 (n_features + 1) parameters, for a pretrained network's features."""
     return _make(nn.Dense(10), n_features, cross_entropy)
 
 
 class SoftmaxHead(nn.Module):
-    """The last layer of a classifier, without a bias, for features with a limited norm."""
+    """A classifier's last layer, which limits the norm of its features and has no bias."""
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -127,7 +127,7 @@ class SoftmaxHead(nn.Module):
 
 
 def softmax_head(n_features: int) -> Model:
-    """Makes a last layer for a pretrained network's features, without a bias, with 10 n_features parameters.
+    """Makes a last layer without a bias, with 10 n_features parameters, for a pretrained network's features.
 
     The gradient of softmax cross entropy is the outer product of two vectors: the features, which the model
     scales to norm SOFTMAX_NORM = 1 / sqrt(2) or less, and the probabilities minus the one-hot label, with
@@ -164,5 +164,5 @@ def mlp(n_features: int = 784, widths: tuple[int, ...] = (256, 256), classes: in
     The default, for Fashion-MNIST, has 269,322 parameters. With widths=(), it is a linear classifier.
     """
     example = jnp.zeros(n_features, jnp.float32)  # a flat image, which the network also accepts
-    # `inputs` returns the floats that enter the first layer. Adversaries that craft examples modify them.
+    # `inputs` returns the floats that enter the first layer. Adversaries modify them to craft examples.
     return flat_model(MLP(widths, classes), example, cross_entropy, inputs=_flatten_pixels)

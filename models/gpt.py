@@ -12,7 +12,7 @@ HEADS = 4
 
 
 class Block(nn.Module):
-    """Causal attention, then a two-layer network, each after a layer norm and with a skip connection."""
+    """Causal attention, then a two-layer network, each with a preceding layer norm and a skip connection."""
 
     @nn.compact
     def __call__(self, x: Array) -> Array:

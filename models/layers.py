@@ -54,10 +54,10 @@ class Convolution(nn.Module):
         return jnp.concatenate(row_shifts, axis=-2)
 
     def fold(self, kernel: Array, gradient: Array, x: Array) -> Array:
-        """Returns the gradient with respect to images x (..., C, H, W), given that for kernel.T @ unfold(x).
+        """Propagates the gradient from kernel.T @ unfold(x) back to images x (..., C, H, W).
 
         This is the transpose of `unfold`, applied to kernel @ gradient: each gradient is multiplied by the
-        kernel and added at the w x w pixels that its window reads. To save memory, we sum over the window's
+        kernel and added to the w x w pixels that its window reads. To save memory, we sum over the window's
         rows within the product, and over its columns afterwards.
 
         Args:
@@ -104,10 +104,10 @@ class Convolution(nn.Module):
 
 @jax.custom_vjp
 def max_pool(x: Array) -> Array:
-    """Computes the maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2).
+    """Computes the maxima of 2 x 2 blocks, (..., C, H, W) -> (..., C, H / 2, W / 2).
 
-    In each square, the gradient goes to a single pixel: the largest, or in case of ties, the upper one in the
-    leftmost column. Comparisons find this pixel faster than JAX's derivatives of the maximum and of
+    In each block, the gradient goes to a single pixel: the largest, or in case of ties, the upper one in the
+    leftmost column. Finding this pixel by comparisons is faster than JAX's derivatives of the maximum and of
     flax.linen.max_pool.
     """
     # On a CPU, XLA would recompute maxima for each use, but it stores joined arrays. So we join two halves.
@@ -117,7 +117,7 @@ def max_pool(x: Array) -> Array:
 
 
 def _pool(x: Array) -> Array:
-    """Computes the maxima of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2)."""
+    """Computes the maxima of 2 x 2 blocks, (..., C, H, W) -> (..., C, H / 2, W / 2)."""
     rows = jnp.maximum(x[..., 0::2, :], x[..., 1::2, :])
     return jnp.maximum(rows[..., 0::2], rows[..., 1::2])
 
@@ -128,7 +128,7 @@ def _max_pool_forward(x: Array) -> tuple[Array, Array]:
 
 
 def _max_pool_backward(x: Array, gradient: Array) -> tuple[Array]:
-    """Returns the gradient with respect to the pixels x (..., C, H, W), given that for the maxima."""
+    """Propagates the gradient from the maxima back to the pixels x (..., C, H, W)."""
     upper = x[..., 0::2, :]
     lower = x[..., 1::2, :]
     rows = jnp.maximum(upper, lower)  # (..., C, H / 2, W), then pooled horizontally
@@ -151,7 +151,7 @@ def _interleave(is_first: Array, value: Array, axis: int) -> Array:
 
 
 def average_pool(x: Array) -> Array:
-    """Computes the means of 2 x 2 pixels, (..., C, H, W) -> (..., C, H / 2, W / 2)."""
+    """Computes the means of 2 x 2 blocks, (..., C, H, W) -> (..., C, H / 2, W / 2)."""
     rows = x[..., 0::2, :] + x[..., 1::2, :]  # sums of two rows
     return (rows[..., 0::2] + rows[..., 1::2]) / 4
 

@@ -69,7 +69,7 @@ def make_parameters(arrays: Arrays) -> list[Parameters]:
 
 
 def apply(parameters: list[Parameters], images: Array) -> Array:
-    """Computes the features, (B, 1280), of normalised images, (B, S, S, 3), after global average pooling.
+    """Computes the globally average-pooled features (B, 1280) of normalised images (B, S, S, 3).
 
     `parameters` are from `make_parameters`.
     """
@@ -84,11 +84,11 @@ def apply(parameters: list[Parameters], images: Array) -> Array:
 
 
 def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride: int) -> Array:
-    """Applies an inverted residual block to x (B, H, W, C) and takes its layers from an iterator.
+    """Applies an inverted residual block, with the iterator's next layers, to x (B, H, W, C).
 
-    A 1x1 convolution multiplies the number of channels by `expansion`, unless that is 1. A depthwise
-    convolution with the given stride and a 1x1 convolution without activation follow. If the shape stays the
-    same, the block adds x.
+    A 1x1 convolution multiplies the number of channels by `expansion`, unless that is 1. Next come a
+    depthwise convolution with the given stride and a 1x1 convolution without activation. If the shape stays
+    the same, the block adds x.
     """
     y = x
     if expansion > 1:
@@ -187,7 +187,7 @@ def _compute_features(arrays: Arrays, images: np.ndarray) -> np.ndarray:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickles files written by torch before 1.6. Tensors' elements come later in the file."""
+    """Unpickles files written by torch versions before 1.6. Tensors' elements come later in the file."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Returns the replacement for a name in the pickle; for safety, raises KeyError for unexpected names.

@@ -8,7 +8,7 @@ import numpy as np
 
 from audit.runtime.processes import as_completed
 
-# Assumptions of methods that a distribution of scores may violate.
+# Methods' assumptions, which a distribution of scores may violate.
 GAUSSIAN_CURVE = "a Gaussian trade-off curve"
 INDEPENDENT = "independent canaries of a run"
 FAIR = "fair coins"
@@ -41,7 +41,7 @@ class KnownMechanism(NamedTuple):
     def find_broken(self, assumes: Iterable[str]) -> frozenset[str]:
         """Returns the assumptions in `assumes` that this mechanism or its audits violate."""
         broken = self.law.breaks
-        # Only methods for several runs with several canaries each need many runs (at least 100).
+        # Only the methods for several runs, each with several canaries, need many runs (at least 100).
         if self.canaries > 1 and 1 < self.runs < 100:
             broken |= {ENOUGH_RUNS}
         return broken.intersection(assumes)
@@ -69,7 +69,7 @@ class Law(NamedTuple):
       draw: Maps (generator, setting) to the evidence of an audit.
       truth: Maps a setting to the true epsilon at its delta.
       audit: Maps (evidence, setting) to the values of all applicable methods; the default returns [].
-      breaks: The assumptions of methods that the law violates.
+      breaks: The methods' assumptions that the law violates.
     """
 
     draw: Callable[[np.random.Generator, KnownMechanism], Any]
@@ -86,7 +86,7 @@ class Calibration(NamedTuple):
       low_epsilon, high_epsilon: The 5% and 95% quantiles of epsilon.
       beyond: The mean excess over the true epsilon in audits that exceed it; 0 if there are none.
       seconds: The median processor time of an audit in seconds; 0 if not measured.
-      refusals: The refusals of all audits that returned no value.
+      refusals: Why the method returned no value, for each such audit.
     """
 
     method: str
@@ -127,7 +127,7 @@ def audit_once(setting: KnownMechanism, index: int) -> list[Value]:
 
 
 def draw(setting: KnownMechanism, index: int) -> Any:
-    """Draws an audit's evidence, seeded with the seed and stream of the setting and the audit's index."""
+    """Draws an audit's evidence, seeded by the setting (its seed and stream) and the audit's index."""
     entropy = [setting.seed, *setting.stream, index]
     return setting.law.draw(np.random.default_rng(entropy), setting)
 

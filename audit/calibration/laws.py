@@ -1,4 +1,4 @@
-"""Distributions of audit evidence with exactly known leakage, for calibrating the methods.
+"""Distributions of audit evidence whose leakage is known exactly, for calibrating the methods.
 
 The laws are:
 
@@ -28,7 +28,7 @@ _NOT_GAUSSIAN = frozenset([GAUSSIAN_CURVE])
 
 
 def make_values(findings: Iterable[Finding]) -> list[Value]:
-    """Converts bounds and estimates to values for calibration."""
+    """Converts bounds and estimates to `Value`s."""
     return [Value(finding.method, finding.epsilon) for finding in findings]
 
 
@@ -94,7 +94,7 @@ def _draw_coins(rng: Generator, setting: KnownMechanism, can_fail: bool = False)
 
 
 def _make_evidence(cosines: Array, setting: KnownMechanism) -> Fresh:
-    """Returns cosines (R, K) as the evidence of R runs that insert all K canaries."""
+    """Returns cosines (R, K) as evidence from R runs that insert all K canaries."""
     return Fresh(cosines, np.ones_like(cosines, bool), setting.dimension)
 
 
@@ -123,7 +123,7 @@ def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = Fal
 
 
 def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Fresh:
-    """Draws cosines (R, K) of inserted canaries, shifted by epsilon = mu with Laplace noise."""
+    """Draws cosines (R, K) of canaries inserted by a Laplace mechanism with epsilon = mu."""
     along = setting.mu + rng.laplace(size=(setting.runs, setting.canaries))
     tail_out = scipy.stats.laplace.sf(along)  # of a left-out canary
     # By symmetry around 0, -quantile(a) has the tail probability a.
@@ -131,7 +131,7 @@ def _draw_laplace(rng: Generator, setting: KnownMechanism) -> Fresh:
 
 
 def draw_on_bound(rng: Generator, setting: KnownMechanism) -> Fresh:
-    """Draws the largest cosines (R, K) of inserted canaries that (epsilon, delta)-DP allows.
+    """Draws cosines (R, K) of inserted canaries, as large as (epsilon, delta)-DP allows.
 
     `setting.mu` is epsilon. An inserted canary's cosine exceeds t with probability min(e^epsilon a(t) +
     delta, 1), where a(t) is the probability for a left-out canary.
@@ -144,7 +144,7 @@ def draw_on_bound(rng: Generator, setting: KnownMechanism) -> Fresh:
 def draw_equal(
     draw: Callable[[Generator, KnownMechanism], Fresh], rng: Generator, setting: KnownMechanism
 ) -> Fresh:
-    """Draws cosines (R, K) with `draw`, and replaces all cosines of a run with the first one."""
+    """Draws cosines (R, K) with `draw`, then sets every cosine of a run to the run's first."""
     design = draw(rng, setting)
     return design._replace(cosines=np.repeat(design.cosines[:, :1], setting.canaries, axis=1))
 

@@ -51,7 +51,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
         truth > 0,
         f"`mu={setting.mu:g}` gives epsilon = 0 at delta {setting.delta:g}: use a larger mu",
     )
-    # To save time, we limit the number of runs in all audits for a candidate. Audits with several canaries
+    # To save time, we limit the total number of runs in a candidate's audits. Audits with several canaries
     # per run take longer.
     total_runs = 200_000
     max_audits = 40
@@ -68,7 +68,7 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
 
 
 def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> int | None:
-    """Returns the smallest number of runs with a tightness of at least `target`, rounded up to two digits.
+    """Returns the smallest number of runs (rounded up to two digits) that reaches a tightness of `target`.
 
     `compute_tightness` maps a number of runs to the tightness, the bound on epsilon as a fraction of the true
     epsilon. The tightness must increase with the number of runs.

@@ -84,7 +84,7 @@ flags.DEFINE_list(
 cli.define_levels()
 cli.define_json()
 
-# The exit status for a claim rejected with --fail_if_violated, or a card that does not agree.
+# The exit status if scores reject the claim (with --fail_if_violated) or disagree with the card.
 REJECTED = 3
 # Flags of a DP-SGD mechanism: the fields of `DpSgd`.
 _MECHANISM_FLAGS = ("noise_multiplier", "insertions", "sampling_rate", "k", "insert", "lipschitz")
@@ -185,8 +185,8 @@ def _show(result: Result) -> None:
 def _exit_on_failure(result: Result) -> None:
     """With --fail_if_violated, exits with status 3 if the scores reject the claim.
 
-    Raises InputError if scores have the wrong sign and do not reject the claim or, with --fail_if_violated,
-    if runs may be dependent.
+    Raises InputError if scores have the wrong sign and do not reject the claim. With --fail_if_violated, also
+    raises it if runs may be dependent.
     """
     conclusion = result.conclusion
     is_violated = result.verdict == verdicts.VIOLATED

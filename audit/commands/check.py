@@ -11,7 +11,7 @@ For --batches, mine.py defines a loader of batches of indices, or a function tha
 of one pass. For --noise, mine.py defines an array of shape (T, d) with the noise for T steps and d
 parameters, or a function that returns the array.
 
-The exit status is 3 if a bug was found, otherwise 4 if a required check could not run.
+The exit status is 3 if a bug was found, or else 4 if a required check could not run.
 """
 
 import shlex
@@ -45,7 +45,7 @@ cli.define_optional(
     step="Your step function: mine.py:step. The file is executed.",
     batches="Your loader, or a function that maps a seed to batches: mine.py:loader. The file is executed.",
     noise="The noise added by your steps: mine.py:draw. The file is executed.",
-    strategy="With --noise: independent, sqrt, bsr:16, bisr:16, lambda:0.9, or a file with the strategy.",
+    strategy="With --noise: independent, sqrt, bsr:16, bisr:16, lambda:0.9, or a strategy file.",
     report="Also write a page with figures to this HTML file.",
 )
 cli.define_optional(float, sampling_rate="Sampling rate that the accountant assumes.")
@@ -83,7 +83,7 @@ def main() -> None:
 def check_user_file(subject: str, value: str) -> None:
     """Checks a definition in a user's file, prints the report, and writes the page named by --report.
 
-    Exits with status 3 for a bug, or 4 if a required check could not run.
+    Exits with status 3 if it finds a bug, or else 4 if a required check could not run.
 
     Args:
       subject: "step", "batches" or "noise".
@@ -112,7 +112,7 @@ def check_user_file(subject: str, value: str) -> None:
 
 
 def _run_check(subject: str, file: UserFile) -> CheckReport:
-    """Checks the definition of a subject, "step", "batches" or "noise", in a user's file.
+    """Checks the subject ("step", "batches" or "noise") that a user's file defines.
 
     Error messages name this command's flags, not the arguments of `check_batches` and `check_noise`.
     """

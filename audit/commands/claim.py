@@ -12,8 +12,8 @@
                                                          a matrix mechanism (DP-FTRL)
 
 mine.py defines a loader over range(examples), or a function loader(seed) that returns the batches of one pass
-as example indices. With a function, mine.py also defines examples, the size of the data set. The file is
-executed.
+as example indices. If loader is a function, mine.py also defines examples, the size of the data set. The file
+is executed.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ cli.define_optional(
 cli.define_optional(
     float,
     noise_multiplier="Noise multiplier sigma.",
-    claim="Claimed epsilon, to compute sigma (for samplers, by Poisson accounting).",
+    claim="Claimed epsilon, used to compute sigma (for samplers, by Poisson accounting).",
     lipschitz="Lipschitz constant of every step; by default 1.",
 )
 cli.define_optional(
@@ -98,8 +98,8 @@ def main() -> None:
 def _print_noise_claims() -> None:
     """Prints the epsilons of the correlated noise in --noise and, for comparison, of DP-SGD.
 
-    Epsilons are for adversaries who see all models or only the last. DP-SGD's noise is scaled to the same
-    epsilon for all models.
+    Epsilons are for adversaries who see all models or only the last. DP-SGD's noise is scaled so that both
+    have the same epsilon for all models.
     """
     require(FLAGS.steps is not None, "--steps is missing: give the number of steps")
     k = 1 if FLAGS.k is None else FLAGS.k  # one insertion in k steps
@@ -216,10 +216,11 @@ def _recognize_loader(user_file: UserFile, lipschitz: float | None) -> _Sampler:
 def _find_kind(report: CheckReport) -> str:
     """Returns the name of the sampler that a check of batches recognized, such as "poisson".
 
-    Raises InputError if no bound is known for the sampler, or if its sampling rate is different.
+    Raises InputError if no bound is known for the sampler, or if its sampling rate is not one over the number
+    of batches.
     """
     kind: str = report.figures["kind"]  # "" if not recognized
-    # Other findings only mean that the batches are not Poisson samples. If passes have no repeats, a
+    # Other findings mean only that the batches are not Poisson samples. If passes have no repeats, a
     # wrong rate only means that they omit examples.
     for finding in report.findings:
         is_rate_wrong = finding.name == ANOTHER_RATE and "order" not in report.figures
@@ -235,8 +236,8 @@ def _find_kind(report: CheckReport) -> str:
 def _judge_order(kind: str, batches: int, order: OrderTest, can_expand: bool) -> _Sampler:
     """Returns the sampler of batches that use every example once per pass.
 
-    If tests reject a uniform order, the sampler is "cyclic" or "any_order", with bounds for an adversary who
-    knows the order. Raises InputError if a pass does not end.
+    If tests reject a uniform order, the sampler is "cyclic" or "any_order", and its bounds are for an
+    adversary who knows the order. Raises InputError if a pass does not end.
 
     Args:
       kind: The name of the sampler if the order is uniform, such as "shuffled".
@@ -256,8 +257,8 @@ def _judge_order(kind: str, batches: int, order: OrderTest, can_expand: bool) ->
         evidence = order.seen.removesuffix(".")
         return _Sampler("any_order", batches, f"not uniform ({tested}); {known}. {evidence}")
     uniform = f"uniform order ({tested})"
-    # The bounds for "shuffled" assume equal batches. If the last batch is smaller, examples are more often in
-    # earlier batches and leak less, unless later steps expand their effect.
+    # The bounds for "shuffled" assume equal batches. If the last batch is smaller, examples tend to be in
+    # earlier batches, so they leak less unless later steps expand their effect.
     if kind == "shuffled" and not order.is_even and can_expand:
         why = "batches differ in size and steps may expand; the bounds take the order as known"
         return _Sampler("any_order", batches, f"{uniform}, but {why}")

@@ -137,7 +137,7 @@ def _describe_illegal_value(error: flags.IllegalFlagValueError) -> str:
 
 
 def _write_as_flag(match: re.Match[str]) -> str:
-    """Returns the flag for a field in backticks, such as --k=5 for `periodicity=5`.
+    """Converts a field in backticks to its flag, such as `periodicity=5` to --k=5.
 
     For a field without a flag, only the backticks are removed. Any other name is a flag of the command.
     """
@@ -234,7 +234,7 @@ def define_json() -> None:
 
 
 def define_out(help: str) -> None:
-    """Defines the flag --out, the folder for results, which `folder` returns."""
+    """Defines the flag --out for the results folder, which `folder` returns."""
     flags.DEFINE_string("out", "results", help)
 
 

@@ -54,8 +54,8 @@ def report_error(message: str) -> int:
 def find_commands(packages: Sequence[str]) -> dict[str, str]:
     """Returns {command: module}. If packages have modules with the same name, the first package wins.
 
-    A module is a command if it has a function `main`. We search the source, because importing all modules
-    would take seconds.
+    A module is a command if it has a `main` function. We search the source, because importing all modules
+    would be slow.
     """
     modules = {}
     for package in reversed(packages):
@@ -113,7 +113,7 @@ def handle_interrupts() -> None:
 def _end_at_signal(reading: int) -> None:
     """Waits for a signal, writes the message, and ends the process without Python's clean-up.
 
-    `reading` is the file descriptor of the pipe with the signal numbers.
+    `reading` is the file descriptor for reading signal numbers from the pipe.
     """
     number = 0
     while number not in _SIGNALS:  # the pipe also receives the numbers of other signals

@@ -72,7 +72,7 @@ def _cache_programs() -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-# The argument is the number of runs trained since the last call, possibly a fraction.
+# The argument is the (possibly fractional) number of runs trained since the last call.
 Progress = Callable[[float], object]
 
 

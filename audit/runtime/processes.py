@@ -44,7 +44,7 @@ def as_completed(
 
 @contextlib.contextmanager
 def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
-    """Yields a pool of processes, and ends it after the `with` block; raises InputError if a process dies.
+    """Yields a pool of processes, shut down after the `with` block; raises InputError if a process dies.
 
     If the block raises an exception, for example on Ctrl-C, the processes are killed. Otherwise they finish.
     """
@@ -63,7 +63,7 @@ def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextlib.contextmanager
 def _without_sigint() -> Iterator[None]:
-    """Blocks SIGINT in the `with` block, so processes started there ignore Ctrl-C."""
+    """Blocks SIGINT during the `with` statement, so processes started there ignore Ctrl-C."""
     earlier_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -77,7 +77,7 @@ def _attach_to_parent() -> None:
 
 
 def _end_with_parent() -> None:
-    """Waits until the parent ends, and then ends this process."""
+    """Waits until the parent exits, then terminates this process."""
     parent = multiprocessing.parent_process()
     assert parent is not None  # None only in the main process
     connection.wait([parent.sentinel])

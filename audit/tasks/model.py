@@ -38,7 +38,7 @@ class Model(NamedTuple):
     inputs: Callable[[Array], Array] = identity
 
     def __hash__(self) -> int:
-        """Returns the hash of the loss, because a module may not be hashable."""
+        """Hashes only the loss, because a module may not be hashable."""
         return hash(self.loss)
 
     def tensors(self) -> dict[str, jax.ShapeDtypeStruct]:

@@ -40,7 +40,7 @@ class Clients(NamedTuple):
 
     Attributes:
       features: (N, ...), as in a Dataset.
-      labels: (N, ...), int32. In text, each position has a label, 0 for padding.
+      labels: (N, ...), int32. For text, each position has a label (0 for padding).
       starts: (M,) int32, the first row of each client. Clients are sorted by name.
       counts: (M,) int32, at least 1 each; they add up to N.
       source, checksum: as in a Dataset.
@@ -60,7 +60,7 @@ class Clients(NamedTuple):
 
     @property
     def arrays(self) -> tuple[NDArray[np.generic], ...]:
-        """The arrays (features, labels, starts, counts), as DP-FedAvg takes them."""
+        """The arrays (features, labels, starts, counts), as DP-FedAvg expects them."""
         return self.features, self.labels, self.starts, self.counts
 
     def of(self, client: int) -> tuple[NDArray[np.generic], NDArray[np.integer]]:
@@ -118,8 +118,8 @@ class Curvature(NamedTuple):
       largest_eigenvalue: L, the largest eigenvalue of the loss's Hessian.
       reason: why these limits hold.
       largest_gradient: the largest norm of the loss's gradient; clipping to a smaller norm invalidates the
-        convexity. 0 if clipping does not matter, as for a loss that is convex in a scalar w'x, because the
-        clipped gradient is that of another such loss.
+        convexity. 0 if clipping does not matter: for example, if the loss is convex in a scalar w'x, its
+        clipped gradient is the gradient of another such loss.
     """
 
     largest_eigenvalue: float
@@ -139,9 +139,9 @@ class Task(NamedTuple):
       classes: the number of classes; 0 for a regression.
       learning_rate, batch_size: defaults.
       clipping: the name of the model's fastest clipping strategy.
-      over_parameterised: True if measurements show that training examples do not move the coordinate of a
-        crafted gradient. Its score then has a known distribution (Errata H16).
-      canaries: the number of canaries per run for `canaries=auto`, small enough that they barely interfere.
+      over_parameterised: True if, in measurements, training examples do not move a crafted gradient's
+        coordinate. The gradient's score then has a known distribution (Errata H16).
+      canaries: the number of canaries per run for `canaries=auto`, chosen so that they barely interfere.
       directions: the number of fresh directions per run for `canaries=auto`: a power of 2, at most an eighth
         of the number of parameters.
       curvature: the bounds on the curvature of its loss, which make steps Lipschitz; None if unknown.
@@ -256,7 +256,7 @@ def _import_catalogue(model: str) -> Any:
     """Returns the module `models.catalogue`, from the folder `models/` next to `audit/`.
 
     It may append the repository's root to sys.path. Raises an InputError about `model` if the folder is
-    missing, or if the user has a different module with the name `models`.
+    missing, or if Python finds another module named `models`.
     """
     problem = f"`model={model}` is a model of the repository"
     require(

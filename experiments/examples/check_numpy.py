@@ -20,8 +20,8 @@ stated: dict[str, Any] = {
 def step(params: Any, batch: Any, seed: int) -> Any:
     """Returns the parameters after a step of DP-SGD with C = 1.5, sigma = 1.1, eta = 0.5 and B = 32.
 
-    `params` has the weights (8,) and the bias (1,), and `batch` has features (n, 8) and labels 0 or 1. The
-    size n may differ from the expected batch size.
+    `params` contains weights (8,) and a bias (1,), and `batch` contains features (n, 8) and labels (0 or 1).
+    The size n may differ from the expected batch size.
     """
     x, y = batch
     # The derivative of the loss with respect to the logit: the predicted probability minus the label.

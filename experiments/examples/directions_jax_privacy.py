@@ -3,7 +3,7 @@
 ./run.sh python experiments/examples/directions_jax_privacy.py
 
 Install jax_privacy with `.venv/bin/pip install jax-privacy`. Replace the model, the data and the loop with
-your own. Comments with DIRECTIONS mark the lines for the audit.
+your own. Comments containing DIRECTIONS mark the lines for the audit.
 """
 
 from typing import Any

@@ -1,10 +1,10 @@
-"""Audits a tiny language model in PyTorch by the ranks of its canaries, which are random digit strings.
+"""Audits a tiny PyTorch language model using the ranks of its canaries, which are random digit strings.
 
 ./run.sh python experiments/examples/ranks_text.py
 
 Install PyTorch with `.venv/bin/pip install torch`; in your own environment, also install this repository.
 Canaries are lines of the training data, so the training loop does not change. Replace the model, the data and
-the loop with your own. Comments with RANKS mark the lines for the audit.
+the loop with your own. Comments containing RANKS mark the lines for the audit.
 """
 
 import torch
@@ -35,7 +35,7 @@ def predict(model: Tensor, digits: Tensor) -> Tensor:
 
 
 def draw_digits(number: int) -> Tensor:
-    """Draws uniform digit strings, of shape (number, LENGTH), which resemble card numbers."""
+    """Draws digit strings (number, LENGTH) uniformly at random; they resemble card numbers."""
     return torch.randint(10, (number, LENGTH))
 
 

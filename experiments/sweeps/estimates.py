@@ -1,4 +1,4 @@
-"""Draws the hidden-state paper's figures on trained models."""
+"""Draws the hidden-state paper's figures for trained models."""
 
 import math
 import textwrap
@@ -26,8 +26,8 @@ _DOTS = (0, (1, 1))
 _ACCOUNTING = "upper bound (accounting)"
 # Keyword arguments for `Axes.errorbar`.
 _MARK: dict[str, Any] = {"elinewidth": 0.8, "capsize": 2.5, "ls": "none", "zorder": 3, "ms": 5}
-# For each method, from left to right: the offset of its mark from the middle of a point, in units of the
-# distance between points, and its style.
+# For each method, from left to right: its mark's offset from the middle of a point, in units of the distance
+# between points, and the mark's style.
 LOOKS: dict[str, tuple[float, dict[str, Any]]] = {
     IF_GAUSSIAN: (-0.18, {**_MARK, "color": BLUE, "marker": "o"}),
     ASSUMPTION_FREE: (0.0, {**_MARK, "color": ORANGE, "marker": "^", "ms": 5.5, "mec": "0.3"}),
@@ -42,7 +42,7 @@ _MIN_DELTA = 1e-8  # the lower end of the delta axis in privacy profiles
 def epsilon_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
     """Draws the epsilons of all points, panel by panel.
 
-    Points with the same x are side by side, one for each series (see `_draw_point`).
+    Points with the same x are drawn side by side, one per series (see `_draw_point`).
     """
     by_panel: dict[str, list[Point]] = {}
     for point in points:
@@ -77,7 +77,7 @@ def epsilon_figure(sweep: Sweep, points: Sequence[Point]) -> Figure:
 
 
 def _draw_panel(axis: Axes, points: Sequence[Point], x_axis: Axis | None) -> None:
-    """Draws the points of a panel, sorted by x, from left to right.
+    """Draws a panel's points, already sorted by x, from left to right.
 
     `x_axis` has the name and symbol of x, or is None if points have no x.
     """
@@ -114,8 +114,8 @@ def _draw_panel(axis: Axes, points: Sequence[Point], x_axis: Axis | None) -> Non
 def _draw_point(axis: Axes, position: float, point: Point) -> None:
     """Draws a point's epsilons at a position on the horizontal axis.
 
-    Each method has a mark at the mean over the point's seeds, with an error bar from the smallest epsilon to
-    the largest. For a single seed, a vertical bar shows the two-sided interval for normal scores instead.
+    Each method has a mark at the mean over the point's seeds, and an error bar from the smallest to the
+    largest epsilon. For a single seed, a vertical bar shows the two-sided interval for normal scores instead.
     """
     has_one_seed = len(point.conclusions) == 1
     if has_one_seed:

@@ -21,9 +21,9 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
 
     The interval is exact if scores are normal with equal standard deviations. In this case, the pooled t
     statistic of n = n_in + n_out scores has the noncentral t distribution with n - 2 degrees of freedom and
-    the noncentrality mu / sqrt(1 / n_in + 1 / n_out). The interval contains each mu that leaves probability
-    above (1 - confidence) / 2 on both sides of the statistic. The result is [0, inf) if scores are equal
-    within each world.
+    the noncentrality mu / sqrt(1 / n_in + 1 / n_out). The interval contains every mu for which the
+    probability on each side of the statistic exceeds (1 - confidence) / 2. The result is [0, inf) if scores
+    are equal within each world.
 
     Args:
       scores_in, scores_out: The finite scores of runs with the canary, (n_in,), and without it, (n_out,).
@@ -46,10 +46,10 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
 def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     """Returns the interval for mu from runs with several canaries each; its ends are at least 0.
 
-    The interval is asymptotically valid in the number of runs, if scores are normal with equal standard
-    deviations. The canaries in a run may be dependent, because the standard error comes from a jackknife over
-    whole runs. The interval is the distance between the worlds' means plus or minus the standard error times
-    a quantile of Student's t with R - 1 degrees of freedom.
+    The interval is asymptotically valid as the number of runs grows, if scores are normal with equal standard
+    deviations. It allows for dependent canaries in a run, because the standard error comes from a jackknife
+    over whole runs. The interval is the distance between the worlds' means plus or minus the standard error
+    times a quantile of Student's t with R - 1 degrees of freedom.
 
     If coin flips insert canaries, all R runs form one set. Otherwise, runs with and without canaries form two
     sets, and R is the size of the smaller set. The interval is [0, inf) if a set has fewer than two runs or
@@ -76,11 +76,11 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
 
 
 def _measure_distance(scores_in: Array, scores_out: Array) -> float:
-    """Returns the distance between the means of the scores, of shape (n,), in pooled standard deviations.
+    """Returns the distance between the means of two arrays of scores, in pooled standard deviations.
 
     It is not finite if an array is empty, or if the scores are equal within each array.
     """
-    # The sum of squared deviations of scores from the mean of their array.
+    # The sum of the scores' squared deviations from their array's mean.
     squares = len(scores_in) * np.var(scores_in) + len(scores_out) * np.var(scores_out)
     with np.errstate(all="ignore"):  # divisions by 0
         deviation = np.sqrt(squares / (len(scores_in) + len(scores_out) - 2))
@@ -103,6 +103,6 @@ def _find_noncentrality(statistic: float, freedom: int, level: float) -> float:
         return float(probability - level)
 
     # A noncentral t near the statistic has a standard deviation of about sqrt(1 + statistic^2 / (2 freedom)).
-    # The search extends at least ten of these on each side.
+    # The search extends at least ten standard deviations to each side.
     width = 10 + 10 * abs(statistic) / np.sqrt(2 * freedom)
     return float(scipy.optimize.brentq(compute_excess, statistic - width, statistic + width))

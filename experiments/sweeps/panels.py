@@ -75,7 +75,7 @@ def draw_panels_of(
 
 
 def _add_legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
-    """Adds a legend below the panels, with each label once. A legend that is too wide has one column."""
+    """Adds a legend below the panels that lists each label once; if too wide, it gets a single column."""
     artists: dict[str, Artist] = {}  # keyed by label
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
@@ -116,7 +116,7 @@ def plot_lines(
 def draw_dot(
     axis: Axes, place: int, value: float, edge: float, color: str, is_filled: bool, label: str
 ) -> None:
-    """Draws a value as a dot, or as an arrow at the end of the horizontal axis for a larger value.
+    """Draws a value as a dot, or as an arrow at `edge` if it is larger.
 
     `place` is the position on the vertical axis, and `edge` is the end of the horizontal axis.
     """

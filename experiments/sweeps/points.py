@@ -125,7 +125,7 @@ class Point(NamedTuple):
         return low, high
 
     def upper_bound(self) -> float:
-        """Returns the accountant's epsilon, equal for all seeds, or NaN if it is unknown."""
+        """Returns the accountant's epsilon, the same for all seeds, or NaN if it is unknown."""
         upper_bound = self.conclusions[0].upper_bound
         return math.nan if upper_bound is None else upper_bound
 
@@ -148,7 +148,7 @@ class Point(NamedTuple):
 def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidence:
     """Computes the conclusions from all stored scores of these audits.
 
-    Audits whose scores cannot be read or do not allow a conclusion are skipped, with an error on stderr.
+    Skips audits whose scores cannot be read or do not allow a conclusion, and prints an error on stderr.
     """
     conclusions = {}
     # Figures may share an audit.

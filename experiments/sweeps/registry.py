@@ -29,7 +29,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 def draw(sweep: Sweep, evidence: "Evidence") -> Drawn:
     """Draws a sweep's figure and table from its stored cells, with `draw` from the paper's `figures` module.
 
-    The module loads matplotlib, so other functions do not import it.
+    Other functions do not import the module, because it loads matplotlib.
     """
     # Sweeps have the same names at all scales, and this scale has the fewest cells.
     (paper,) = [paper for paper in PAPERS if sweep.name in paper.sweeps(SMOKE)]

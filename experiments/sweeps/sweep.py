@@ -21,7 +21,7 @@ class Axis(NamedTuple):
 
 
 class OwnTable(NamedTuple):
-    """A sweep's custom table, as text with 80 columns and as CSV."""
+    """A sweep's custom table, as 80-column text and as CSV."""
 
     text: str
     csv: bytes

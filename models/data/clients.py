@@ -13,9 +13,9 @@ from models.data.sources import Arrays, Form, Recipe, check_examples, load_array
 def read_clients(form: Form, setting: Dealing, user_file: UserFile) -> Federation:
     """Reads the first `setting.clients` clients (0: all) and any test examples from a user's .npz file.
 
-    The file's arrays are `features` (N, ...), `labels` (N, ...) and `counts` (M,), the number of consecutive
-    examples of each client. `test_features` and `test_labels` are optional. Raises InputError if there is no
-    file, or if its arrays do not match `form`, the required shapes.
+    The file's arrays are `features` (N, ...), `labels` (N, ...) and `counts` (M,), each client's number of
+    consecutive examples. `test_features` and `test_labels` are optional. Raises InputError if the file is
+    missing or its arrays do not match `form`, the required shapes.
     """
     recipe = Recipe(
         form.name,
@@ -103,7 +103,7 @@ def dirichlet(dataset: Dataset, clients: int, alpha: float, seed: int) -> Client
 def _draw_owners(
     generator: np.random.Generator, labels: NDArray[np.integer], clients: int, alpha: float
 ) -> NDArray[np.int64]:
-    """Draws the client of each example, (N,), as in `dirichlet`. Some clients may get no examples."""
+    """Draws each example's client (N,), as in `dirichlet`. Some clients may get no examples."""
     owners = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))

