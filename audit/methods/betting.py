@@ -26,8 +26,7 @@ def _make_grid(end: float, points: int) -> Array:
     return special.ndtr([-np.inf, *np.linspace(-end, end, points), np.inf])
 
 
-# Grids of error rates (the ends of cells) and of means of z. To save time, we choose bets on the coarse
-# grids.
+# Grids of error rates (cell boundaries) and of means of z. To save time, we choose bets on the coarse grids.
 _LEVELS = _make_grid(8.0, 3201)
 _COARSE_LEVELS = _make_grid(6.0, 241)
 _MEANS = _make_grid(6.0, 1601)
@@ -97,7 +96,7 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
     """
     target = -np.log(error)  # the log capital needed to reject a parameter
     errors = counted.rest  # in the runs outside the pilot
-    # same_runs: every run yields both kinds of errors, since coins decide which canaries are inserted.
+    # same_runs: every run yields both kinds of error, since coins decide which canaries are inserted.
     choose_bets = _bet_on_weighted_rates if errors.same_runs else _bet_on_independent_rates
     find_least_capital = choose_bets(family, counted, target)
     observed = _estimate_parameter(family, errors)
@@ -113,7 +112,7 @@ def lower_bound(family: Family, counted: Counted, error: float) -> float:
 def _estimate_parameter(family: Family, errors: RunErrors) -> float:
     """Returns the parameter of the trade-off curve through the observed error rates."""
     guesses_in, guesses_out = errors.guesses()  # possible misses and false alarms
-    # A rate is scale * errors / guesses. With coins, guesses include all canaries, so the scale is about 2.
+    # A rate is scale * errors / guesses. With coins, all canaries count as guesses, so the scale is about 2.
     # Adding half an error (Jeffreys' prior) avoids rates of 0.
     fpr = (errors.scale_out * errors.alarms.sum() + 0.5) / (guesses_out + 1)
     fnr = (errors.scale_in * errors.misses.sum() + 0.5) / (guesses_in + 1)
@@ -127,7 +126,7 @@ def _bet_on_independent_rates(
 
     If the capital reaches `target`, the data reject t. At each point of the curve, we bet that both error
     rates are lower. Some runs measure false positives, and the others measure false negatives. So each bet
-    has a stake on each rate, and two growth factors multiply its capital.
+    has a stake on each rate, and its growth is the product of two factors.
     """
     stakes_fpr, stakes_fnr = _choose_stake_pairs(family, counted, target)
     fpr, fnr = counted.rest.rates()  # of each run outside the pilot
@@ -136,7 +135,7 @@ def _bet_on_independent_rates(
     growth_fnr = compute_log_growth(fnr, _LEVELS, stakes_fnr)
 
     def find_least_capital(parameter: float) -> float:
-        """Returns a lower bound on the bets' total log capital at every point of a parameter's curve.
+        """Returns a lower bound on the total log capital of the bets along a parameter's curve.
 
         _LEVELS divide the false-positive rates into cells. In each cell, we use the lowest false-positive
         rate (the lower end) and the lowest false-negative rate, because the capital grows with both rates.
@@ -165,7 +164,7 @@ def _choose_stake_pairs(family: Family, counted: Counted, target: float) -> tupl
     def find_margins(parameter: float) -> Array:
         """Returns a margin for each pair: its smallest log capital on a parameter's curve minus the target.
 
-        A pair should reject the parameter if its margin is at least 0. Rows of the margins (S, S) correspond
+        A pair with a margin of at least 0 should reject the parameter. Rows of the margins (S, S) correspond
         to stakes on false positives. _COARSE_LEVELS divide the false-positive rates into cells. We skip cells
         in which a bet on a single rate should suffice.
         """
@@ -188,10 +187,7 @@ def _choose_stake_pairs(family: Family, counted: Counted, target: float) -> tupl
 
 
 def _predict_log_growth(pilot_rates: Array, num_rest: int) -> Array:
-    """Predicts the log growth (S, levels) in `num_rest` runs, for STAKES on rates below _COARSE_LEVELS.
-
-    We scale the pilot's growth to this number of runs.
-    """
+    """Predicts the log growth (S, levels) in `num_rest` runs, for STAKES on rates below _COARSE_LEVELS."""
     growth = compute_log_growth(pilot_rates, _COARSE_LEVELS, STAKES)
     return growth * (num_rest / len(pilot_rates))
 
@@ -215,7 +211,7 @@ def _list_stake_pairs(best_fpr: np.intp, best_fnr: np.intp) -> tuple[Array, Arra
 def _find_margins_at_largest_parameter(find_margins: Callable[[float], Array]) -> Array:
     """Returns the margins of all bets at the largest parameter that at least one bet should reject.
 
-    `find_margins` maps a parameter to margins. A bet should reject the parameter if its margin is at least 0.
+    `find_margins` maps a parameter to margins. A bet with a margin of at least 0 should reject the parameter.
     """
     largest = find_largest_refuted(
         lambda parameter: find_margins(parameter).max() >= 0,
@@ -226,10 +222,10 @@ def _find_margins_at_largest_parameter(find_margins: Callable[[float], Array]) -
 
 
 def _find_lowest_fnrs(family: Family, parameter: float, levels: Array) -> Integers:
-    """Returns a trade-off curve's lowest false-negative rate in each cell, as indices into `levels` (cells,).
+    """Returns the lowest false-negative rate in each cell as an index (cells,) into `levels`.
 
-    The ascending `levels` (cells + 1,) divide the false-positive rates into cells. The curve decreases, so it
-    is lowest at the upper end of a cell. We round its value down to one of `levels`.
+    The ascending `levels` (cells + 1,) divide the false-positive rates into cells. The trade-off curve
+    decreases, so it is lowest at the upper end of each cell. We round its value down to one of `levels`.
     """
     lowest_rates = family.trade_off(parameter, levels[1:])
     return np.searchsorted(levels, lowest_rates, side="right") - 1
@@ -242,7 +238,7 @@ def _bet_on_weighted_rates(
 
     If the capital reaches `target`, the data reject t. Since coins decide which canaries are inserted, each
     run yields dependent estimates of both error rates (FP and FN). At each point of the curve, we bet that
-    the mean of z = weight * FN + (1 - weight) * FP is lower than at this point.
+    the mean of z = weight * FN + (1 - weight) * FP is lower than z at that point.
     """
     weights, stakes = _choose_weighted_bets(family, counted, target)  # (bets,) each
     # growth[b, i] is the log growth of bet b's capital outside the pilot if the mean of its z is _MEANS[i].
@@ -254,7 +250,7 @@ def _bet_on_weighted_rates(
     )
 
     def find_least_capital(parameter: float) -> float:
-        """Returns a lower bound on the bets' total log capital at every point of a parameter's curve.
+        """Returns a lower bound on the total log capital of the bets along a parameter's curve.
 
         Each bet's capital grows with the hypothetical mean of its z = weight * FN + (1 - weight) * FP. In
         each cell of the curve, we combine the smallest FP with the smallest FN, so this mean is never too
@@ -275,8 +271,8 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
     """Chooses bets on a weighted mean of a run's error rates, z = weight * FN + (1 - weight) * FP.
 
     Most of the capital goes to the bet that should reject the largest parameter. The rest goes to nearby
-    stakes and to bets on a single rate (`_list_weighted_bets`). A bet should reject a parameter if the pilot
-    runs in `counted` predict a log capital of at least `target` at every point of the parameter's curve.
+    stakes and to bets on a single rate (`_list_weighted_bets`). A bet should reject a parameter if, at every
+    point of the parameter's curve, the pilot runs in `counted` predict a log capital of at least `target`.
 
     Returns:
       (the weights in z (L,), the stakes (L,)); STARTING_CAPITAL lists the capital of these bets
@@ -286,7 +282,7 @@ def _choose_weighted_bets(family: Family, counted: Counted, target: float) -> tu
     # The log growth that raises a bet's starting capital to the target.
     needed_from_best = target - np.log(_CAPITAL_ON_BEST)
     needed_from_single = target - np.log(_CAPITAL_ON_SINGLE)
-    # Bets on a single rate should reject all points of a curve with at least this rate.
+    # The smallest rates that bets on a single rate should reject.
     rejected_fpr = _predict_rejected_means(counted, 0.0, single_stakes, needed_from_single).min()
     rejected_fnr = _predict_rejected_means(counted, 1.0, single_stakes, needed_from_single).min()
     rejected_means = np.array(

@@ -1,9 +1,9 @@
 """Tests a claimed trade-off curve when the null distribution of scores is known exactly.
 
-A claim states that any test with false-positive rate a has a power of at most m(a). We know the rate a(t) at
-which left-out canaries exceed a threshold t. README.md ("Is the claim true?") derives the test. Unlike in
-`exact_null`, we must not use some canaries to choose a threshold for others, because the curve would then
-allow more than m(a(t)).
+A claim states that any test with false-positive rate a has power at most m(a). We know the rate a(t) at which
+left-out canaries exceed a threshold t. README.md ("Is the claim true?") derives the test. Unlike in
+`exact_null`, we must not choose a threshold using some of a run's canaries and test it on the others: the
+mean fraction above it could then exceed m(a(t)), even if the claim is true.
 """
 
 import functools
@@ -122,9 +122,9 @@ def examine_claim(counted: Exceedances, allowed_power: Power, confidence: float)
 def choose_refuting_powers(canaries: int) -> Array:
     """Chooses the power m of each of J bets on p-values: j = 1, 2, 4, 8 or 16 hits refute a claim.
 
-    A run has K `canaries`. A hit is a p-value at or below the rate at which the claim allows power m. A bet
-    multiplies its stake by (j / K) / m, the observed fraction of hits divided by the largest mean that the
-    claim allows. We choose m such that j hits raise the stake to _REFUTING_CAPITAL.
+    A run has K `canaries`. A hit is a p-value no larger than the rate at which the claim allows power m. A
+    bet multiplies its stake by (j / K) / m, the observed fraction of hits divided by the largest mean that
+    the claim allows. We choose m such that j hits raise the stake to _REFUTING_CAPITAL.
     """
     stake_per_bet = FIRST_STAKE / _REFUTING_HITS.size
     return stake_per_bet * _REFUTING_HITS / (_REFUTING_CAPITAL * canaries)
@@ -134,7 +134,7 @@ def tabulate_claim(counted: Exceedances, allowed_power: Power) -> Allowed:
     """Returns the largest mean fractions of canaries that a claim allows.
 
     We bet that the fraction above each threshold is larger. If `counted` contains the first run's p-values,
-    we also bet on how many are at or below certain rates (`_choose_p_value_bets`).
+    we also bet on the fraction of small p-values (`_choose_p_value_bets`).
     """
     above_thresholds = allowed_power(np.exp(counted.log_rates))
     log_rates = powers = np.zeros(0)
@@ -199,7 +199,7 @@ def compute_payoff(log_p_values: Array, log_rates: Array, allowed: Array) -> flo
 def judge_capital(log_capital: Array, in_order: bool, confidence: float) -> ClaimTest:
     """Returns the result of testing a claim, given the log capital (R,) against it after each run.
 
-    For runs in start order, we use the largest capital (Ville's inequality). Otherwise, we use the last.
+    If runs are in start order, we use the largest capital (Ville's inequality), otherwise the last.
     """
     log_capital_needed = -np.log1p(-confidence)  # log(1 / error)
     reached = log_capital[-1]
@@ -245,7 +245,7 @@ def trace_refuted_mu(counted: Exceedances, largest: float, confidence: float) ->
 def find_strongest_threshold(counted: Exceedances, allowed_power: Power) -> int:
     """Returns the index of the threshold with the strongest evidence against a claim, for reports.
 
-    The bets on this threshold have the most capital after all runs.
+    The bets on this threshold have the most capital after the last run.
     """
     allowed = allowed_power(np.exp(counted.log_rates))
     log_growth = _compute_log_factors(counted, allowed).sum(axis=0)  # of each bet, (stakes, T)
@@ -254,7 +254,7 @@ def find_strongest_threshold(counted: Exceedances, allowed_power: Power) -> int:
 
 
 def _compute_log_factors(counted: Exceedances, allowed: Array) -> Array:
-    """Returns the log of the factor by which each run multiplies the capital of each bet, (R, stakes, T).
+    """Returns the log factors (R, stakes, T) by which each run multiplies the capital of each bet.
 
     For a stake c on a threshold t, the factor is 1 + c (h / m - 1), where h is the fraction of the run's
     canaries above t. `allowed` (T,) contains m, the largest mean of h that the claim allows.
@@ -280,8 +280,8 @@ class ScoreSummary(NamedTuple):
     Scores are in units of a left-out score's standard deviation.
 
     Attributes:
-      std_between_runs: The standard deviation of the runs' true means; 0 for a single run, or with a single
-        canary per run.
+      std_between_runs: The standard deviation of the runs' true means; 0 with a single run or a single canary
+        per run.
       std_within_run: The standard deviation of scores in a run; 1 with a single canary per run.
       canaries: The number of inserted canaries in a run.
     """
@@ -327,7 +327,7 @@ def _estimate_refutation_probability(
     confidence: float,
     noise_ratio: float,
 ) -> float:
-    """Returns the fraction of simulated audits, with the design of `counted`, that refute a claim.
+    """Simulates audits with the design of `counted`; returns the fraction that refute a claim.
 
     `noise_ratio` is the actual noise divided by the claimed noise. For simplicity, we draw the fractions of
     scores above thresholds and the first run's p-values independently. Scores within a run are normal, and so

@@ -15,7 +15,7 @@ from audit.methods import thresholds
 class TradeOffCurve(NamedTuple):
     """Observed error rates at k ascending thresholds, and confidence limits for the true rates.
 
-    All arrays, including the lower and upper limits, have shape (k,).
+    All arrays, including the limits, have shape (k,).
     """
 
     false_positive_rate: Array
@@ -30,12 +30,12 @@ class TradeOffCurve(NamedTuple):
         """
         # Thresholds ascend, so false-positive limits descend. We negate them for `searchsorted`.
         negated = -np.asarray(false_positive_rates, float)
-        # If a threshold's lower limit is above a, the threshold is too low. The best threshold is higher than
-        # all such thresholds, so it has at least as many false negatives as the last of them (0 if none).
+        # A threshold with a lower limit above a is too low. The best threshold is higher, so it has at least
+        # as many false negatives as the last threshold that is too low (0 if there is none).
         num_too_low = np.searchsorted(-self.false_positive_limits.lower, negated)
         lower = np.append(0.0, self.false_negative_limits.lower)[num_too_low]
-        # If a threshold's upper limit is at most a, the best threshold is not higher. We use the first such
-        # threshold, or a limit of 1 if there is none.
+        # A threshold with an upper limit of at most a is high enough. The best threshold is at or below the
+        # first of these. If there is none, the limit is 1.
         first_high_enough = np.searchsorted(-self.false_positive_limits.upper, negated)
         upper = np.append(self.false_negative_limits.upper, 1.0)[first_high_enough]
         return Interval(lower, upper)
@@ -177,7 +177,7 @@ def _find_point(scores_in: Array, scores_out: Array, false_positive_rate: float)
 def _find_median_of_mixture(scores_in: Array, scores_out: Array) -> float:
     """Returns the median of in-scores (n,) and out-scores (m,), with equal total weight for both worlds.
 
-    If exactly half of the weight is below a gap between scores, the median is the middle of the gap.
+    If exactly half of the weight is below a gap between scores, the median is the gap's midpoint.
     """
     scores = np.concatenate([scores_in, scores_out])
     n_in = len(scores_in)

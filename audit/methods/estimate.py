@@ -1,4 +1,4 @@
-"""Bounds and estimates from independent runs, each with one canary (in) or without it (out).
+"""Bounds and estimates from independent runs, each with (in) or without (out) one canary.
 
 `if_gaussian` and `in_sample` return a mu, which determines epsilon if the trade-off curve is Gaussian (Errata
 H11 of experiments/hidden_state/README.md). A bound depends only on the ranks of the scores.
@@ -61,7 +61,7 @@ class Bound(_Counted):
 
     Attributes:
       assumes: The bound's assumption.
-      holds: False if the scores refute the assumption, which makes the bound invalid.
+      holds: False if the scores refute the assumption; the bound is then invalid.
       counted: A description of the counts, if they are not the errors at a threshold.
       false_positive_rate: The exact rate at the threshold, if known without counting.
       path: (R,) the bound after each run, if it is valid after any number of runs; else empty.
@@ -115,11 +115,11 @@ def in_sample(scores_in: Array, scores_out: Array, delta: float, confidence: flo
     """Returns the estimate from the hidden-state paper (Algorithm 4), which is not a confidence bound.
 
     For each threshold, we compute the mu of the Gaussian trade-off curve through the Clopper-Pearson upper
-    limits on both error rates (Errata H12 of experiments/hidden_state/README.md). We return the largest mu,
-    or 0 if all are negative, and its epsilon. Thresholds are midpoints between neighbouring distinct scores.
-    To save time, we use at most 200,000 thresholds.
+    limits on both error rates (Errata H12 of experiments/hidden_state/README.md). We return the largest mu (0
+    if all are negative) and its epsilon. Thresholds are midpoints between neighbouring distinct scores. To
+    save time, we use at most 200,000 thresholds.
 
-    The scores must not all be equal. `confidence` is the level of each error rate's two-sided limits.
+    The scores must not all be equal. `confidence` is the level of the two-sided limits on each error rate.
     """
     distinct = np.unique(np.concatenate([scores_in, scores_out]))
     points = distinct[:-1] / 2 + distinct[1:] / 2  # the sum of two scores might overflow
@@ -166,11 +166,9 @@ def if_gaussian(scores_in: Array, scores_out: Array, delta: float, confidence: f
 def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidence: float) -> Bound:
     """Returns the lower bound on epsilon from exact tests of (epsilon, delta)-DP itself (see `exact`).
 
-    The bound is valid for any trade-off curve. In-scores have shape (n,), out-scores (m,). We split the
-    scores 21 times at random, choose a threshold using one part (the pilot), and test it on the rest. We
-    report the median bound, which is valid by Markov's inequality because 11 tests must reject, each at 11/21
-    of the error (`_test_splits`). For n = m, the bound is at most about log(n / 2), since n scores without
-    errors prove a rate below about 2 / n.
+    The bound is valid for any trade-off curve. In-scores have shape (n,), out-scores (m,). We report the
+    median bound of 21 random splits (`_test_splits`). For n = m, the bound is at most about log(n / 2), since
+    n scores without errors prove a rate below about 2 / n.
     """
     epsilon, errors = _test_splits(scores_in, scores_out, exact.approximate_dp(delta), confidence)
     return Bound(
@@ -186,8 +184,8 @@ def assumption_free(scores_in: Array, scores_out: Array, delta: float, confidenc
 def find_most_provable(n_in: int, n_out: int, family: exact.Family, confidence: float) -> float:
     """Returns the largest possible bound on a family's parameter (mu or epsilon) with this many scores.
 
-    A test reaches this bound only at the lowest in-score or the highest out-score, and only without errors.
-    Even perfectly separated scores may prove less, because we choose the threshold using a pilot.
+    A test reaches this bound only if it makes no errors at the lowest in-score or the highest out-score. Even
+    perfectly separated scores may prove less, because we choose the threshold using a pilot.
     """
     rest_in = n_in - _find_pilot_size(n_in, family)
     rest_out = n_out - _find_pilot_size(n_out, family)
@@ -228,7 +226,7 @@ METHODS = {
 
 
 def _find_pilot_size(scores: int, family: exact.Family) -> int:
-    """Returns the number of a world's scores in the pilot, used to choose the rank of a threshold.
+    """Returns how many of a world's scores go into the pilot.
 
     The bound is valid for any number. A Gaussian curve needs a smaller pilot, because we only estimate mu.
     """
@@ -241,9 +239,9 @@ def _test_splits(
 ) -> tuple[float, dict[str, Any]]:
     """Returns the bound on a family's parameter from 21 splits of in-scores (n,) and out-scores (m,).
 
-    In each split, we use some scores to choose a threshold, count its errors in the rest, and test parameters
-    at 11/21 of the total error. To reduce the effect of chance, we require that 11 tests reject a parameter.
-    On average, at most 11 (1 - confidence) tests reject a true parameter. So by Markov's inequality, 11 tests
+    In each split, we choose a threshold using the pilot, count its errors in the rest, and test parameters at
+    11/21 of the total error. To reduce the effect of chance, we require that 11 tests reject a parameter. On
+    average, at most 11 (1 - confidence) tests reject a true parameter. So by Markov's inequality, 11 tests
     reject it with probability at most 1 - confidence. Source: Meinshausen, Meier and Buehlmann, "p-Values for
     high-dimensional regression", 2009.
 
@@ -281,11 +279,10 @@ def _split_and_count(
     level: float,
     rng: np.random.Generator,
 ) -> tuple[exact.Counts, dict[str, Any]]:
-    """Splits scores at random, chooses a threshold using the pilot, and counts its errors in the rest.
+    """Splits scores at random, chooses a threshold's rank r using the pilot, and counts errors in the rest.
 
-    The threshold is the r-th lowest in-score or the r-th highest out-score of the rest. We choose r using the
-    pilot. Since r - 1 scores of the threshold's world are always errors, we test the errors in the other
-    world.
+    The threshold is the r-th lowest in-score or the r-th highest out-score of the rest. Since r - 1 scores of
+    the threshold's world are always errors, we test the errors in the other world.
 
     In-scores (n,) and out-scores (m,) are given as ascending indices in `distinct`, plus fractions below 1
     that order equal scores. Returns (the input of the exact test, the errors as fields of `Bound`).

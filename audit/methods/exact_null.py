@@ -32,8 +32,8 @@ LAW_LEVEL = 1e-6  # the null distribution is rejected if left-out canaries have 
 _NEAR_THRESHOLDS = np.arange(0.5, 9.51, 0.25)
 _FAR_THRESHOLDS = np.arange(10.0, 41.0)
 STUDENT_THRESHOLDS = np.append(_NEAR_THRESHOLDS, _FAR_THRESHOLDS)
-# c, the fraction of its capital that a bet stakes on each run, and each c's share of a threshold's starting
-# capital. Half of the capital is on the three largest c, because a few runs decide most audits.
+# c, the fraction of its capital that a bet stakes on each run, and the share of a threshold's starting
+# capital for each c. Half of the capital is on the three largest c, because a few runs decide most audits.
 STAKES = np.append(np.geomspace(3e-4, 0.9, 12), [0.97, 0.995])
 _CAPITAL_ON_STAKES = np.append(np.full(11, 0.5 / 11), [0.1, 0.1, 0.3])
 _NUM_THRESHOLD_BETS = STUDENT_THRESHOLDS.size * STAKES.size
@@ -49,9 +49,8 @@ _MAX_LOG = 700.0  # avoids overflow in exp
 def compute_log_rates(design: Fresh, levels: ArrayLike) -> Array:
     """Returns the log probability that a left-out canary's cosine exceeds each of the `levels` (any shape).
 
-    If M = `design.draws` is not 0, scores are ranks among M fresh draws. Rank r is stored as the cosine whose
-    tail probability is r / (M + 1). So probabilities are multiples of 1 / (M + 1), and we round down to such
-    a multiple.
+    If `design.draws` is M > 0, scores are ranks among M fresh draws. Rank r is stored as the cosine whose
+    tail probability is r / (M + 1). So we round probabilities down to multiples of 1 / (M + 1).
     """
     log_rates = cosine_law.log_sf(levels, design.dimension)
     if not design.draws:  # scores are cosines
@@ -77,7 +76,7 @@ def cosine_of(student: Array, dimension: int) -> Array:
 
 
 def bound_directions(design: Fresh, delta: float, confidence: float) -> Bound:
-    """Returns the bound "exact_null": the largest epsilon, in steps of 1/64, that a gambler refutes.
+    """Returns the bound "exact_null": the largest epsilon, among multiples of 1/64, that a gambler refutes.
 
     For each epsilon, the gambler bets that more inserted canaries have high cosines than (epsilon, delta)-DP
     allows. At the true epsilon, the capital reaches 1 / (1 - confidence) with probability at most 1 -
@@ -212,7 +211,7 @@ def compute_exceedances(design: Fresh) -> Exceedances:
 
 
 def summarise_design(design: Fresh) -> ScoreSummary:
-    """Summarises the scores of inserted canaries, to simulate runs with normal means and normal scores.
+    """Summarises the scores of inserted canaries, to simulate runs with less noise.
 
     A score is a cosine t converted to the scale of Student's t, t sqrt(d - 1) / sqrt(1 - t^2). If it is
     lower than -10, as in failed runs, we use -10, which is far below all thresholds.
@@ -232,7 +231,7 @@ def summarise_design(design: Fresh) -> ScoreSummary:
     if degrees > 0:
         std_within_run = np.sqrt(deviations @ deviations / degrees)
         if len(runs) > 1:
-            # The observed means also vary because of the deviations within runs.
+            # The observed means also vary because scores vary within runs.
             excess = means.var(ddof=1) - std_within_run**2 / canaries
             std_between_runs = np.sqrt(max(excess, 0.0))
     return ScoreSummary(
@@ -261,7 +260,7 @@ def _select_present(design: Fresh) -> list[Array]:
 
 
 def _choose_assumption(design: Fresh) -> Assumption:
-    """Returns the assumption on how canaries were drawn: by this tool, or as reported by a user."""
+    """Returns the assumption about how canaries were drawn: by this tool, or as reported by a user."""
     if not design.from_user:
         return _OWN_RANKS if design.draws else _OWN
     return _GIVEN_RANKS if design.draws else _GIVEN
@@ -331,7 +330,7 @@ class FirstBet(NamedTuple):
 
 
 class Capital:
-    """The capital of a gambler who bets against each epsilon; a large capital refutes the epsilon."""
+    """The capital of a gambler who bets against each epsilon; enough capital refutes the epsilon."""
 
     def __init__(self, design: Fresh, delta: float) -> None:
         """Counts cosines above thresholds in R runs, and splits a capital of 1 among bets (`log_start`).
@@ -361,9 +360,9 @@ class Capital:
     def log_factors(self, fractions: Array, epsilon: float) -> Array:
         """Returns the log factors (n, T * C + V) by which n runs multiply the capital of each bet.
 
-        `fractions` (n, T) are h(t), the fractions of each run's cosines above T thresholds t. Under (epsilon,
-        delta)-DP, the means of h(t) are at most m(t) = e^epsilon a(t) + delta, where a(t) is the probability
-        that a left-out canary exceeds t. So these factors have means of at most 1:
+        `fractions` (n, T) contains h(t), the fraction of each run's cosines above each threshold t. Under
+        (epsilon, delta)-DP, the mean of h(t) is at most m(t) = e^epsilon a(t) + delta, where a(t) is the
+        probability that a left-out canary exceeds t. So these factors have means of at most 1:
 
             1 + c (h(t) / m(t) - 1)    for each t and each of C stakes c
             (1 + sum_t b_t h(t)) / (1 + sum_t b_t min(m(t), 1))    for V ratios 1 + sum_t b_t 1{x > t}
@@ -401,9 +400,8 @@ class Capital:
     def find_strongest_threshold(self, epsilon: float) -> float:
         """Returns the threshold (a cosine) with the strongest evidence against epsilon, to show in reports.
 
-        The bets on this threshold have the most capital after all runs. For a single run, we return the
-        threshold chosen using half of the canaries, if available, because the first bet stakes most of the
-        capital on it.
+        The bets on this threshold have the most capital after the last run. For a single run, we return
+        `first_bet.chosen` unless it is None, because the first bet stakes most of the capital on it.
         """
         chosen = self.first_bet.chosen
         if self.num_runs == 1 and chosen is not None:
@@ -498,9 +496,8 @@ def _plan_first_bet(runs: list[Array], design: Fresh, delta: float) -> FirstBet:
 def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     """Returns the bet on the first run's cosines (K,), and the split of the capital.
 
-    The bet is on fixed thresholds and, if possible, on a threshold for half of the canaries, chosen using the
-    other half. The bets on likelihood ratios and thresholds in `Capital` move a fraction of their capital
-    (`staked`) to this bet.
+    We bet on fixed thresholds. If possible, we also choose a threshold using half of the canaries, and use it
+    to bet on the other half.
     """
     # 1.5 to 7 standard deviations of a left-out cosine.
     levels = cosine_of(np.arange(1.5, 7.1, 0.5), design.dimension)
@@ -508,9 +505,10 @@ def _bet_on_thresholds(cosines: Array, design: Fresh, delta: float) -> FirstBet:
     fractions = _compute_fractions([cosines], levels)[0]
 
     def compute_payoff(epsilon: float) -> float:
-        """Splits a stake of 1 against epsilon evenly among fixed thresholds, and returns the payoff.
+        """Returns the payoff of a stake of 1 against epsilon, split evenly among fixed thresholds.
 
-        A threshold pays the fraction of cosines above it, divided by the largest mean that epsilon allows.
+        Each bet pays the fraction of cosines above its threshold, divided by the largest mean that (epsilon,
+        delta)-DP allows.
         """
         return (fractions / _limit_means(epsilon, log_rates, delta)).mean()
 
@@ -534,7 +532,7 @@ def _bet_on_p_values(log_p_values: Array, delta: float) -> Callable[[float], flo
     powers = claimed_curve.choose_refuting_powers(log_p_values.size)
 
     def compute_payoff(epsilon: float) -> float:
-        """Splits a stake of 1 against epsilon evenly among bets on small p-values, and returns the payoff.
+        """Returns the payoff of a stake of 1 against epsilon, split evenly among bets on small p-values.
 
         A bet pays the fraction of p-values at or below a rate a, divided by e^epsilon a + delta, the largest
         mean that (epsilon, delta)-DP allows. For each of `powers`, we choose a = power / e^epsilon.
@@ -566,11 +564,7 @@ def _bet_on_half(bet: FirstBet, cosines: Array, design: Fresh, delta: float) -> 
     fraction_above = (cosines[rest] > threshold).mean()
 
     def compute_payoff(epsilon: float) -> float:
-        """Returns the payoff of a stake of 1 against epsilon: 80% on the chosen threshold t, 20% on `bet`.
-
-        Dividing by L(t) limits the mean payoff on t to 1: e^epsilon a(t) contributes at most 1 - eta, and
-        delta at most eta.
-        """
+        """Returns the payoff of a stake of 1 against epsilon: 80% on the chosen threshold t, 20% on `bet`."""
         eta = 0.1  # any eta and split are valid
         by_epsilon = _limit_means(epsilon, log_rate, delta=0.0)  # e^epsilon a(t)
         divisor = max(by_epsilon / (1 - eta), delta / eta)  # L(t)

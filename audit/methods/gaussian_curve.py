@@ -56,8 +56,9 @@ class _FittedNull(NamedTuple):
 def examine(scores_in: Array, scores_out: Array) -> float:
     """Tests whether in-scores (n,) and out-scores (m,) have a Gaussian trade-off curve; returns the p-value.
 
-    We fit a Gaussian trade-off curve, and compare its misfit to that of scores simulated from the fit. The
-    p-value is 1 if no test is possible, because there are too few scores or the worlds hardly overlap.
+    We fit a Gaussian trade-off curve, and compare the misfit of the observed scores with that of scores
+    simulated from the fit. The p-value is 1 if no test is possible, because there are too few scores or the
+    worlds hardly overlap.
     """
     null = _fit_null(scores_in, scores_out)
     if null is None:
@@ -116,9 +117,9 @@ def _simulate_misfit(sizes: Array, probabilities: Array, expected_fit: Fit) -> A
 def _measure_misfit(counts: Array, fits: Fit) -> Array:
     """Returns three statistics (..., 3) of the misfit between Gaussian fits and counts (..., 2, bins).
 
-    overall   the likelihood ratio of unrestricted multinomial distributions against the fit
+    overall   the likelihood ratio of unrestricted multinomial distributions to the fit
     spread    the squared Rao score for a quadratic term in the worlds' log-likelihood ratio (two-sided)
-    tails     Rao's score for a cubic term, large if far scores reveal less than under a Gaussian curve
+    tails     Rao's score for a cubic term, large if extreme scores reveal less than under a Gaussian curve
     """
     overall = compute_likelihood_ratio(counts, fits)
     spread, tails = np.moveaxis(compute_rao_scores(counts, fits), -1, 0)
@@ -130,8 +131,8 @@ def _compute_p_values(misfit: Array, simulated: Array) -> Array:
 
     The statistics in `misfit` (..., 3) are "overall", "spread" and "tails". Each p-value compares one of them
     with n values from the null, in `simulated` (n, 3). We use fitted distributions, because p-values may be
-    below 1 / n. In case the fit is inaccurate, the p-value is at least (r + 1) / (n + 1) if r > 0 values
-    reach the statistic.
+    below 1 / n. If r > 0 values reach the statistic, the p-value is at least (r + 1) / (n + 1), in case the
+    fit is inaccurate.
     """
     reaching = (simulated >= misfit[..., None, :]).sum(-2)  # r
     empirical = (reaching + 1) / (len(simulated) + 1)
@@ -218,7 +219,7 @@ def count_in_bins(scores_in: Array, scores_out: Array) -> Array:
     # score belongs to the bin that contains the middle of its interval (always below 1).
     ends = weights.cumsum()
     middles = ends - np.diff(ends, prepend=0.0) / 2
-    # A rule of thumb: on average, a bin has 4 scores of the smaller world.
+    # A rule of thumb: one bin per 4 scores of the smaller world.
     bins = np.clip(min(len(scores_in), len(scores_out)) // 4, 2, 16)
     # Each distinct score's bin, numbered without gaps.
     _, bin_indices = np.unique(np.floor(middles * bins), return_inverse=True)
@@ -262,7 +263,7 @@ def _estimate_mu(below: Array, sizes: Array) -> Array:
     quantiles = special.ndtri((below + 0.5) / (sizes + 1))
     z_out, z_in = np.moveaxis(quantiles, -2, 0)
     # The variance of a normal quantile z, with probability p below it, is about p (1 - p) / (n density^2). We
-    # only use the density, which varies the most: 1 / density^2 is proportional to exp(z^2).
+    # use only the density, which varies the most: 1 / density^2 is proportional to exp(z^2).
     variances = np.exp(z_out**2) + np.exp(z_in**2)
     mu = np.average(z_out - z_in, axis=-1, weights=1 / variances, keepdims=True)
     return np.clip(mu, -_MAX_MU, _MAX_MU)
@@ -284,7 +285,7 @@ class _Bins(NamedTuple):
 
 
 def _compute_bins(fit: Fit) -> _Bins:
-    """Returns a fit's bins: probabilities, densities at edges, and d(probabilities) / d(cuts, mu)."""
+    """Returns a fit's bins in both worlds."""
     # The bin edges (..., 2, bins + 1), relative to each world's mean.
     infinity = np.full_like(fit.mu[..., None], np.inf)
     edges_out = np.concatenate([-infinity, fit.cuts, infinity], -1)
@@ -334,10 +335,11 @@ def fit_counts(counts: Array, start: Fit | None = None) -> Fit:
 
 
 def _take_step(fit: Fit, step: Array) -> Fit:
-    """Returns the fit after a step (..., bins) of Fisher scoring: changes of the bins - 1 cuts, then of mu.
+    """Returns the fit after one step of Fisher scoring.
 
-    To keep cuts in order, we shorten steps that would close more than 70% of a gap between them. We also
-    shorten steps that would move a parameter by more than 1.
+    `step` (..., bins) contains the changes of the bins - 1 cuts, then of mu. To keep cuts in order, we
+    shorten steps that would close more than 70% of a gap between them. We also shorten steps that would move
+    a parameter by more than 1.
     """
     gaps = np.diff(fit.cuts)
     closing = -np.diff(step[..., :-1])  # by how much the step shrinks each gap
@@ -383,8 +385,7 @@ def compute_rao_scores(counts: Array, fit: Fit) -> Array:
 def _compute_efficient_information(derivatives: Array, jacobian: Array, weights: Array) -> Array:
     """Returns the efficient Fisher information (..., d) about the coefficients c of d departures.
 
-    The efficient information is the information about c minus the part explained by p parameters fitted to
-    the same counts.
+    This is the information about c minus the part explained by p parameters fitted to the same counts.
 
     Args:
       derivatives: (..., 2, bins, d) the derivatives of bin probabilities with respect to each c.
@@ -406,7 +407,7 @@ def _differentiate_by_departures(fit: Fit, bins: _Bins) -> Array:
     differentiate with respect to c at c = 0:
 
         quadratic    f(s) = s^2
-        cubic        f(s) = -s^3 for mu >= 0, else s^3; if c > 0, far scores reveal less
+        cubic        f(s) = -s^3 for mu >= 0, else s^3; if c > 0, extreme scores reveal less
 
     Since we only count scores in bins, s is a bin's mean score, measured from the midpoint between the two
     worlds' means.
@@ -425,8 +426,9 @@ def _differentiate_by_departures(fit: Fit, bins: _Bins) -> Array:
 
 def _compute_mean_scores(mu: Array, bins: _Bins) -> Array:
     """Returns each bin's mean score (..., bins) in both worlds together: N(0, 1) and N(mu, 1)."""
-    # A bin's moment is the integral of score times density over the bin. For N(0, 1), it is minus the
-    # difference in density between the bin's edges. For N(mu, 1), we add mu times the bin's probability.
+    # A bin's moment is the integral of score times density over the bin. For N(0, 1), it is the density at
+    # the bin's lower edge minus the density at its upper edge. For N(mu, 1), we add mu times the bin's
+    # probability.
     moments = -np.diff(bins.density)
     moments[..., 1, :] += mu[..., None] * bins.probabilities[..., 1, :]
     return moments.sum(-2) / bins.probabilities.sum(-2)

@@ -3,8 +3,8 @@
 The LiDP paper is Pillutla et al. (NeurIPS 2023); its authors' code differs at order 4 (Errata L1 in
 experiments/lidp/README.md). `audit.evidence.canaries` derives the inequality, and `betting` tests it.
 
-A hash of all runs seeds the draw of the pilot runs. So neither the order of runs and canaries nor an
-increasing map of all scores affects a bound.
+A hash of all runs seeds the draw of the pilot runs. So reordering runs or canaries, or applying an increasing
+function to all scores, does not change the bounds.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ class VarianceBound(NamedTuple):
 
 _VARIANCE_OF_BIT = VarianceBound(linear=1.0, constant=0.0)  # x - x^2
 Limits = tuple[float, float]  # lower, upper
-# (mean, number of values, error of each limit, bound on a value's variance) -> limits of the true mean
+# (mean, number of values, error of each limit, bound on a value's variance) -> limits on the true mean
 ComputeLimits = Callable[[float, int, float, VarianceBound], Limits]
 
 
@@ -76,8 +76,7 @@ class CanaryMethod(Method):
         family = exact.GAUSSIAN if assumes.gaussian else exact.approximate_dp(delta)
         counted = count(design, family, error)
         errors = counted.rest  # in the runs outside the pilot
-        # If a user's coins decide which canaries are in, the coins may be unfair. So we raise the error
-        # rates, at the cost of some error probability.
+        # A user's coins may be unfair. So we raise the error rates, at the cost of some error probability.
         widened, error_left = design.widen(errors, error)
         proven = self.prove(family, counted._replace(rest=widened), error_left)
         mu = None
@@ -118,7 +117,7 @@ def _choose_assumption(errors: RunErrors, user_coins: bool) -> Assumption:
 
 
 def count(design: Design, family: Family, error: float) -> Counted:
-    """Chooses a threshold using a pilot of the runs, and counts its errors in the pilot and the other runs.
+    """Chooses a threshold using pilot runs, and counts its errors in the pilot and the other runs.
 
     We choose the threshold that should give the largest bound on the parameter of `family` at error
     probability `error`.
@@ -133,7 +132,7 @@ def count(design: Design, family: Family, error: float) -> Counted:
 def _prove_lidp(
     order: int, compute_limits: ComputeLimits, family: Family, counted: Counted, error: float
 ) -> float:
-    """Returns a lower bound on the parameter of a family of trade-off curves, epsilon or mu.
+    """Returns a lower bound on epsilon or mu, the parameter of a family of trade-off curves.
 
     The parameter is that of the curve through the upper limits on both error rates. Each limit gets half of
     the error probability. `exchangeable_limits` describes `order` and `compute_limits`. Source: Pillutla et
@@ -194,7 +193,7 @@ def bernstein(
 
 
 def _solve(mean: float, factor: float, variance: VarianceBound) -> Limits:
-    """Returns the two x with (x - mean)^2 = factor * variance(x), for Wilson's and Bernstein's limits."""
+    """Returns both solutions x of (x - mean)^2 = factor * variance(x), in ascending order."""
     a = 1 + factor
     b = 2 * mean + factor * variance.linear
     c = mean**2 - factor * variance.constant
@@ -297,7 +296,7 @@ def bounds(design: Design, delta: float, confidence: float) -> list[Bound]:
 
 
 def _choose_threshold(pilot: Design, sizes: RunErrors, family: Family, error: float) -> float:
-    """Returns the pilot score that, as a threshold, should give the largest bound on epsilon or mu.
+    """Chooses the pilot score that should give the largest bound on epsilon or mu.
 
     At each score, we predict the parameter from three estimates of the error rates (`thresholds.candidates`):
     from normal distributions, from counts, and from counts plus a margin against lucky counts (`raised`).

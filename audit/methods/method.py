@@ -23,7 +23,7 @@ class Assumption(NamedTuple):
     """Phrases that state a bound's assumption, or why an estimate is not a bound.
 
     Attributes:
-      text: The text in JSON, and next to a bound that is not in a table.
+      text: The text in JSON, and next to bounds outside tables.
       word: The word in the last column of a table.
       sentence: The text in an HTML report.
       note: The line below a table that explains the word; may be empty.

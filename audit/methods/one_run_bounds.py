@@ -5,9 +5,9 @@ exactly r of the coins, v of them correctly. Errata O11 of experiments/one_shot/
 assumptions.
 
 To derive `gaussian_refutes`, which defines q_j and S_j, flip the coin of a random canary. This canary's guess
-and at least j others are right with probability x = (j q_(j+1) + S_(j+1)) / m. The probability that its guess
-is wrong instead is ((r - j) q_j - S_(j+1)) / m. Under mu-GDP, the latter is at least g(x) = Phi(Phi^-1(x) -
-mu). Since g is convex, this also holds on average over canaries and coins.
+and at least j others are right with probability x = (j q_(j+1) + S_(j+1)) / m. Its guess is wrong, and at
+least j others are right, with probability ((r - j) q_j - S_(j+1)) / m. Under mu-GDP, this probability is at
+least g(x) = Phi(Phi^-1(x) - mu). Since g is convex, this also holds on average over canaries and coins.
 """
 
 import dataclasses
@@ -103,7 +103,8 @@ def from_guesses(design: Coins, delta: float, confidence: float) -> Bound:
     ordered = _split_and_order(design)  # the other coins, with the most certain guess first
     coins = len(ordered.cumulative_right)
     # At delta = 0, a smaller upper limit on the fraction of wrong guesses yields a larger bound. So we choose
-    # the number of guesses that gives the smallest limit, using the pilot's prediction of how many are wrong.
+    # the number of guesses with the smallest limit, given the number of wrong guesses that the pilot
+    # predicts.
     candidates = ordered.candidates
     wrong = np.ceil(candidates * (1 - ordered.predicted_right))  # rounded up to be conservative
     limits = intervals.clopper_pearson_upper(wrong, candidates, error)
@@ -171,7 +172,7 @@ class _OrderedCoins(NamedTuple):
     predicted_right: Array
 
     def count_guesses(self, guesses: int) -> tuple[int, dict[str, Any]]:
-        """Returns (the number of correct ones among the surest `guesses`, the counts as fields of `Bound`).
+        """Returns (how many of the surest `guesses` are correct, the counts as fields of `Bound`).
 
         `Bound` has no fields for guesses, so we report guesses as in-scores, and wrong ones as false
         negatives.
@@ -211,7 +212,7 @@ def _split_and_order(design: Coins) -> _OrderedCoins:
 
 
 def _predict_right(signed: Array) -> Array:
-    """Predicts the fraction of correct guesses if only the most certain _FRACTIONS of coins are guessed.
+    """Predicts the fraction of correct guesses if we guess each of _FRACTIONS of coins, most certain first.
 
     We fit a normal distribution to a pilot's `signed` certainties (n,), each positive if its guess is right.
     """
@@ -222,7 +223,7 @@ def _predict_right(signed: Array) -> Array:
     rightly = special.ndtr((mean - levels) / spread)
     wrongly = special.ndtr((-mean - levels) / spread)
     guessed = rightly + wrongly
-    # For each of _FRACTIONS, the index of the level above which about this fraction is guessed.
+    # The index of the level where `guessed` is nearest to each of _FRACTIONS.
     nearest_level = np.abs(guessed[:, None] - _FRACTIONS).argmin(0)
     return (rightly / guessed)[nearest_level]
 
@@ -242,8 +243,7 @@ def epsilon_from_guesses(coins: int, guesses: int, right: int, delta: float, err
 def mu_from_guesses(coins: int, guesses: int, right: int, error: float) -> float:
     """Returns the largest mu such that the number of correct guesses refutes mu-GDP, or 0.
 
-    We guess `guesses` of the `coins`, `right` of them correctly. `error` is the probability of refuting a
-    true mu.
+    `right` of the `guesses` are correct. `error` is the probability of refuting a true mu.
     """
     return find_largest_refuted(
         lambda mu: bool(gaussian_refutes(coins, guesses, right, mu, error)),
@@ -285,10 +285,10 @@ def gaussian_refutes(
 ) -> Bits:
     """Returns, for each element, whether a number of correct guesses refutes mu-GDP at the level `error`.
 
-    The data refute mu-GDP if it makes at least v correct guesses less probable than `error`. We prove this by
-    contradiction. Let q_j be the probability of at least j correct guesses, and S_j = q_j + q_(j+1) + ... If
-    q_v is at least the error, mu-GDP bounds q_j from below, for j = v - 1, ..., 0 (see the module's
-    docstring):
+    The data refute mu-GDP if, under mu-GDP, the probability of at least v correct guesses is below `error`.
+    We prove this by contradiction. Let q_j be the probability of at least j correct guesses, and S_j = q_j +
+    q_(j+1) + ... If q_v is at least the error, mu-GDP bounds q_j from below, for j = v - 1, ..., 0 (see the
+    module's docstring):
 
         q_j >= (m g(x) + S_(j+1)) / (r - j),    x = (j q_(j+1) + S_(j+1)) / m,    g(x) = Phi(Phi^-1(x) - mu).
 

@@ -41,7 +41,7 @@ _SIMULATED_FITS = 2000
 def fit(values: Array, dimension: int) -> Gaussian:
     """Returns the means and standard deviations (...,) of cosines (..., K), in units of 1/sqrt(d).
 
-    As in Andrew et al. (2024), the variance has the divisor K, not K - 1.
+    As in Andrew et al. (2024), variances use the divisor K, not K - 1.
     """
     root = np.sqrt(dimension)
     return Gaussian(values.mean(-1) * root, values.std(-1) * root)
@@ -62,7 +62,7 @@ FITTED = {ONE_SHOT_FITTED: gaussians.epsilon, ONE_SHOT_EQUAL_VARIANCE: equal_var
 def estimates(run: Cosines, delta: float, confidence: float) -> list[Estimate]:
     """Returns all estimates of epsilon from a run's cosines.
 
-    `confidence` is the level of the limits on error rates for the methods in PRIORS.
+    The methods in PRIORS use one-sided limits on error rates at level `confidence`.
     """
     rows = [estimate_from_fit(name, run, delta) for name in FITTED]
     return rows + [
@@ -83,8 +83,8 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
     """Returns an estimate that depends only on the means and standard deviations of a run's cosines.
 
     `name` is a key of FITTED. We fit the null distribution to the cosines of unobserved (left-out) canaries.
-    Without such canaries, the null is N(0, 1/d), which is N(0, 1) in units of 1/sqrt(d). The standard error
-    comes from 2,000 simulated fits to samples from the fitted distributions.
+    Without such canaries, the null is N(0, 1/d). The standard error comes from a parametric bootstrap: 2,000
+    samples from the fitted distributions.
     """
     observed = len(run.observed)
     unobserved = len(run.unobserved)
@@ -114,10 +114,9 @@ def estimate_from_fit(name: str, run: Cosines, delta: float) -> Estimate:
 def noise_floor(method: str, observed: int, unobserved: int, delta: float) -> NoiseFloor:
     """Returns the mean and the 95% quantile of an estimate's epsilon under the null (no leakage).
 
-    We simulate 2,000 fits (means and standard deviations) to cosines of `observed` inserted and `unobserved`
-    left-out canaries. All cosines are from N(0, 1/d), which is N(0, 1) in units of 1/sqrt(d). If `unobserved`
-    is 0, we use this known null. `method` is a key of FITTED. See Errata O2 of
-    experiments/one_shot/README.md.
+    We simulate 2,000 fits (means and standard deviations) to the cosines of `observed` inserted and
+    `unobserved` left-out canaries. All cosines are from N(0, 1/d). If `unobserved` is 0, we use this known
+    null. `method` is a key of FITTED. See Errata O2 of experiments/one_shot/README.md.
     """
     rng = np.random.default_rng(0)  # the same draws each time
     null = _KNOWN_NULL
@@ -169,9 +168,9 @@ def in_sample(run: Cosines, delta: float, error: float, prior: float) -> float:
 
 
 def _compute_null_tails(cosines: Array, dimension: int) -> Array:
-    """Returns the probability (K,) that a left-out canary exceeds each cosine, at least 1e-300.
+    """Returns the probability (K,), at least 1e-300, that a left-out canary's cosine exceeds each value.
 
-    For 1,000 or more dimensions, we use the normal limit N(0, 1/d), like the code of Andrew et al. (2024).
+    For 1,000 or more dimensions, we use the normal limit N(0, 1/d), as in the code of Andrew et al. (2024).
     """
     if dimension < 1000:
         log_tails = cosine_law.log_sf(cosines, dimension)

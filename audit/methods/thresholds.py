@@ -72,8 +72,8 @@ def choose_on_pilot(
         return Rank(is_in=True, rank=1)
 
     mu = _estimate_separation(pilot_in, pilot_out)
-    # `_predict_bounds` counts from the lowest score. Negating the scores makes the highest out-scores the
-    # lowest.
+    # `_predict_bounds` counts from the lowest score, so we negate the scores to count out-scores from the
+    # highest.
     by_in = _predict_bounds(pilot_in, pilot_out, n_in, n_out, mu, family, error)
     by_out = _predict_bounds(-pilot_out, -pilot_in, n_out, n_in, mu, family, error)
     predictions = _Predictions(*np.hstack([by_in, by_out]))
@@ -91,7 +91,7 @@ class _Predictions(NamedTuple):
       ranks: (R,) 1, 2, 4, ...
       from_normal: (R,) the bound for normal distributions.
       from_counts: (R,) the bound for the pilot's counts.
-      pilot_ranks: (R,) the number of the pilot's own scores up to each threshold.
+      pilot_ranks: (R,) the number of the pilot's own scores at or below each threshold.
       z_scores: (R,) the z-scores of the pilot's counts if both worlds are normal.
     """
 
@@ -106,8 +106,8 @@ def _prefer_counts(best: np.intp, predictions: _Predictions, pilot_size: int) ->
     """Returns `best`, or the index of the rank for which counts predict the largest bound.
 
     Each rank is a threshold's rank among in-scores or out-scores. `best` is the choice for normal
-    distributions. We replace it if the pilot's counts contradict normality (large z-score) or predict a
-    clearly larger bound. `pilot_size` is the number of pilot scores in the smaller world.
+    distributions. We replace it if a large z-score of the pilot's counts contradicts normality, or if the
+    counts predict a clearly larger bound. `pilot_size` is the number of pilot scores in the smaller world.
     """
     from_counts = predictions.from_counts
     is_reliable = predictions.pilot_ranks >= _MIN_RELIABLE  # enough pilot scores up to a threshold
@@ -131,7 +131,7 @@ def _predict_bounds(
 
     Args:
       own: The pilot's scores in the threshold's own world.
-      other: The pilot's scores in the other world, most of them lower.
+      other: The pilot's scores in the other world, which are mostly lower.
       n_own, n_other: The numbers of scores that will be counted.
       mu: The distance between the two worlds' means, in standard deviations, if both are normal.
       family: The trade-off functions, which must be symmetric.
@@ -158,7 +158,7 @@ def _predict_bounds(
     # Expected errors (2, R): from normal distributions, and from counts.
     fractions = np.stack([normal_at_threshold, np.minimum(counted_at_threshold, 1.0)])
     other_limits = intervals.clopper_pearson_upper(n_other * (1 - fractions), n_other, error)
-    # We round the bounds, so all platforms choose the same rank.
+    # Rounding the bounds makes all platforms choose the same rank.
     from_normal, from_counts = np.round(family.parameter(other_limits, own_limit), 9)
 
     # The z-score of the count `below` if both worlds are normal. The variance of the count is the sum of a
