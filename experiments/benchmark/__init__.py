@@ -1,1 +1,1 @@
-"""Compares public estimators of epsilon on the same scores from mechanisms with known epsilon."""
+"""Compares public estimators of epsilon on the same scores, simulated with a known epsilon."""

@@ -99,7 +99,7 @@ class BenchmarkedMechanism(NamedTuple):
       law: Draws the evidence for an audit. Its `truth` is the smallest epsilon for which the mechanism is
         (epsilon, delta)-DP when one canary is added or removed.
       mu: The law's parameter, such as mu for a mu-GDP mechanism.
-      sizes: The sizes of the audits at scale `full`; see `make_known`.
+      sizes: The audit sizes at the `full` scale; see `make_known`.
       delta: The delta of the bounds.
     """
 

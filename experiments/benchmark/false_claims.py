@@ -33,7 +33,7 @@ CLAIMED_MU = math.sqrt(250) / 4  # 250 steps with noise multiplier 4
 NOISE = 0.9  # the ratio of the actual noise to the claimed noise
 _MIN_RUNS = 10  # no estimator refutes a claim with fewer than five runs per world
 _MAX_RUNS_OF_DIRECTIONS = 100
-_SEARCH_PRECISION = 1.1  # the search's precision in the number of runs, as a ratio
+_SEARCH_PRECISION = 1.1  # the largest ratio of the result to a number of runs found to be too small
 # For each design, the law of Gaussian scores for any mu, and the audit size (see `make_known`).
 _AUDITS = {
     ONE_CANARY: (MECHANISMS["Gaussian 1"].law, 1),
@@ -69,7 +69,7 @@ class ClaimCell(NamedTuple):
         min_runs = 1  # for evidence from a single run
         max_runs = 1
         if estimator.design in (ONE_CANARY, SEVERAL):  # evidence from several runs
-            min_runs = _MIN_RUNS  # with fewer, no estimator refutes a claim
+            min_runs = _MIN_RUNS
             max_runs = self.max_runs
         elif _is_ours_for_directions(estimator):
             # This project's estimators accept one run or several. A run with a thousand directions takes as
@@ -103,12 +103,11 @@ class ClaimCell(NamedTuple):
         return find_fewest_runs(refutes, too_few=least, enough=most, precision=_SEARCH_PRECISION)
 
     def find_refuted_fraction(self, runs: int, noise: float) -> float:
-        """Returns the fraction of audits with `runs` runs that refute the claim.
+        """Returns the fraction of audits that refute the claim, with `runs` runs each.
 
         `noise` is the ratio of the actual noise to the claimed noise. At 1, the claim is true.
         """
         estimator = ESTIMATORS[self.estimator]
-        # This project's estimators for directions test the claimed trade-off curve.
         audit = _audit_curve if _is_ours_for_directions(estimator) else estimator.audit
         gaussian_law, audit_size = _AUDITS[estimator.design]
         claimed_epsilon = conversions.epsilon_from_mu(CLAIMED_MU, DELTA)
@@ -134,8 +133,8 @@ def _audit_curve(directions: Fresh, setting: KnownMechanism) -> list[Value]:
 
     The returned epsilon is MAX_EPSILON if the test rejects the claim, and 0 otherwise.
 
-    In each run, the test counts how many inserted canaries exceed each threshold, and bets on more than
-    mu-GDP allows. It rejects the claim if the bets win enough.
+    In each run, the test bets that more inserted canaries exceed each threshold than mu-GDP allows. It
+    rejects the claim if its winnings are large enough.
     """
     counted = exact_null.compute_exceedances(directions)
     # (false-positive rate) -> the largest true-positive rate that the claim allows

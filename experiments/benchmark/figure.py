@@ -18,10 +18,10 @@ _MAX_RATIO = 1.3  # the edge of the axis, with arrows for larger ratios to the t
 
 
 def draw_figure(estimators: Records) -> Figure:
-    """Plots each estimator's fraction of wrong audits, and its mean epsilon divided by the true epsilon.
+    """Plots how often each estimator exceeds the true epsilon, and its mean epsilon over the true epsilon.
 
-    `estimators` are the summary table's rows, with the ratio of epsilons as `proven`. Filled dots mark
-    estimators that claim a confidence level.
+    `estimators` are the summary table's rows, with this ratio as `proven`. Filled dots mark estimators that
+    claim a confidence level.
     """
     panels = {  # keyed by title; these blank titles must differ
         "": partial(_draw_wrong_audits, estimators=estimators),
@@ -33,9 +33,9 @@ def draw_figure(estimators: Records) -> Figure:
 
 
 def _draw_wrong_audits(axis: Axes, estimators: Records) -> None:
-    """Draws `too_much`, each estimator's fraction of audits above the true epsilon in its worst cell.
+    """Draws `too_much`: how often each estimator exceeds the true epsilon in its worst cell.
 
-    Cells are the mechanisms and audit sizes that meet the estimator's assumptions. A line marks the allowed
+    A cell is a mechanism and an audit size that meet the estimator's assumptions. A line marks the allowed
     fraction. The square-root scale spreads out small fractions.
     """
     scale_and_inverse = (lambda fraction: np.sqrt(np.maximum(fraction, 0)), np.square)

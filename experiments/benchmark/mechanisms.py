@@ -31,7 +31,7 @@ from experiments.benchmark.contract import (
     BenchmarkedMechanism,
 )
 
-# The audit sizes at scale `full`, with the default size first.
+# The audit sizes at the `full` scale, with the default first.
 _SIZES = {
     ONE_CANARY: (1000, 50, 250, 5000),  # runs per world
     SEVERAL: (200, 50, 1000),  # runs
@@ -60,7 +60,7 @@ def _mixture_parts(strong: float, inserted: bool) -> list[MixturePart]:
 
 
 def _sample_revealing(rng: Generator, mu: float, inserted: bool, n: int) -> Array:
-    """Draws n scores that reveal the world with probability _REVEAL_PROBABILITY and are otherwise noise.
+    """Draws n scores; each reveals the world with probability _REVEAL_PROBABILITY and is otherwise noise.
 
     `mu`, an argument of all samplers, has no effect.
     """
@@ -100,11 +100,11 @@ def _draw_coins(
 
 
 def _draw_tied(rng: Generator, setting: KnownMechanism) -> Coins:
-    """Draws the scores of canaries with pairwise inner products of 1/2, in Gaussian noise.
+    """Draws the scores of canaries with pairwise inner products of 1/2.
 
     A canary is (its own unit vector + a shared unit vector) / sqrt(2). All these vectors are orthogonal. The
-    release is mu times the sum of the inserted canaries, plus noise. A score is the inner product of the
-    release with a canary.
+    release is mu times the sum of the inserted canaries, plus Gaussian noise. A score is the inner product of
+    the release with a canary.
     """
     presence = laws.toss(rng, setting)  # (runs, canaries)
     signal = setting.mu * presence
@@ -149,7 +149,7 @@ def _zero_truth(setting: KnownMechanism) -> float:
 
 
 def _failing_truth(setting: KnownMechanism) -> float:
-    """Returns the true epsilon of a Gaussian mechanism if half of its runs visibly fail.
+    """Returns the true epsilon of a Gaussian mechanism that visibly fails in half of its runs.
 
     A failed run does not leak, so delta at each epsilon is half that of mu-GDP.
     """
@@ -209,7 +209,6 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
     """Yields all mechanisms, grouped by design."""
     for design in _DESIGNS:
         yield from _make_with_scores(design)
-    # Its epsilon is 0, since it reveals coins only with probability delta.
     yield BenchmarkedMechanism(
         ONE_RUN, "coins: (0, delta)", _REVEALING_COINS, mu=0.0, delta=_REVEAL_PROBABILITY
     )
@@ -217,7 +216,7 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
     for mu in (0.0, 1.0, 4.0):
         yield make(f"directions: Gaussian {mu:g}", law=_COSINES, mu=mu)
     # The cosines in a run are equal, some runs fail to insert canaries, the noise is Laplace, or the cosines
-    # are the largest that DP allows. `mu`, the law's parameter, is epsilon for the last two.
+    # are the largest that DP allows. `mu` is epsilon for the last two.
     for name in ("equal", "failing", "laplace", "bound"):
         yield make(f"directions: {name} 2", law=laws.DIRECTIONS[name], mu=2.0)
 
@@ -225,8 +224,8 @@ def _make_mechanisms() -> Iterator[BenchmarkedMechanism]:
 def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
     """Yields the mechanisms of a design with scores (not cosines).
 
-    The mechanisms "Gaussian 0", "Gaussian 1" and "tied canaries" have all sizes of the design. Other
-    mechanisms have only the first size, the default.
+    The mechanisms "Gaussian 0", "Gaussian 1" and "tied canaries" are audited at all sizes of the design, the
+    others only at the first size, the default.
     """
     prefix, gaussian_law, mus, draw = _DESIGNS[design]
     all_sizes = _SIZES[design]
@@ -237,13 +236,11 @@ def _make_with_scores(design: str) -> Iterator[BenchmarkedMechanism]:
             mechanism = mechanism._replace(sizes=all_sizes)
         yield mechanism
     for name, family, parameter in _CURVES:
-        # The trade-off curve is not Gaussian.
         law = _make_law(draw, family, breaks=_GAUSSIAN)
-        yield make(prefix + name, law=law, mu=parameter)  # `mu` holds the parameter of any law
+        yield make(prefix + name, law=law, mu=parameter)
     if design == ONE_CANARY:
         for name, (law, mu) in _ONLY_ONE_CANARY.items():
             yield make(name, law=law, mu=mu)
-        # Epsilon is 0, since the mechanism reveals the canary only with probability delta.
         yield make("(0, delta)", law=_REVEALING, mu=0.0, delta=_REVEAL_PROBABILITY)
     else:  # these need several canaries
         # Canaries that are not orthogonal:

@@ -57,7 +57,7 @@ def from_coins(
 def from_directions(
     method: ScoreMethod, directions: Fresh, delta: float, confidence: float
 ) -> float:
-    """Returns a method's lower bound on epsilon from cosines with directions that every run draws anew."""
+    """Returns a method's lower bound on epsilon from cosines with new directions in every run."""
     # `audit.cosines` marks a user's cosines in the same way: a cosine does not depend on other canaries'
     # directions, and the user drew the directions.
     marked = directions._replace(separate=True, from_user=True)
@@ -67,7 +67,7 @@ def from_directions(
 def _make_estimator(
     name: str, design: str, documented: Assumption, epsilon: Callable[..., float]
 ) -> Estimator:
-    """Returns the benchmark's record of a method.
+    """Returns the benchmark record for a method.
 
     Args:
       documented: The method's documented assumptions.

@@ -30,7 +30,7 @@ def jax_privacy(
     """Returns jax-privacy's epsilon from the pooled scores of all runs and canaries.
 
     `method` names a method of `CanaryScoreAuditor`. `strategy` names the class that chooses the threshold, or
-    is None if the method requires no class.
+    is None if the method does not need one.
     """
     from jax_privacy import auditing
 
@@ -72,7 +72,7 @@ def opake(method: str, coins: Coins, delta: float, confidence: float, **argument
 
 
 def privacyguard_fdp(coins: Coins, delta: float, confidence: float) -> float:
-    """Returns privacyguard-platform's epsilon from guessing a fifth of a single run's coins."""
+    """Returns privacyguard-platform's epsilon from guesses about a fifth of a single run's coins."""
     from privacy_guard.analysis.mia.fdp_analysis_node import FDPAnalysisNode
 
     guesses, right = count_right_guesses(coins, FIXED_FRACTION)

@@ -35,8 +35,8 @@ _FRACTIONS = tuple(np.linspace(0.05, 1.0, 20))  # for estimators that choose the
 def canife(coins: Coins, delta: float, confidence: float, by_accuracy: bool = False) -> float:
     """Returns CANIFE's estimate (2023, Algorithm 2) at the threshold with the largest epsilon.
 
-    With `by_accuracy`, it chooses the threshold with the best accuracy instead, as CANIFE's first code did.
-    The threshold and the estimate use the same scores. `confidence` has no effect on the estimate.
+    With `by_accuracy`, it chooses the threshold with the best accuracy instead, as in the first version of
+    CANIFE's code. The threshold and the estimate use the same scores. `confidence` has no effect.
     """
     return rounds.best_epsilon(*coins.pooled(), delta, by_accuracy).epsilon
 
@@ -69,11 +69,11 @@ def _bootstrap_moments(rng: np.random.Generator, scores: Array) -> tuple[Array, 
 def lidp_order_4(coins: Coins, delta: float, confidence: float) -> float:
     """Returns the lower bound on epsilon from fourth-order Wilson intervals, as in the LiDP paper's code.
 
-    `fourth_order_bound` keeps this code's error in a variance (Errata L1 of experiments/lidp/README.md).
+    `fourth_order_bound` reproduces this code's error in a variance (Errata L1 of experiments/lidp/README.md).
     """
-    # `count` chooses a threshold with a large bound (`approximate_dp`) on some of the runs. In the `rest`, it
-    # counts each run's left-out canaries above the threshold (`alarms`) and inserted canaries below the
-    # threshold (`misses`).
+    # `count` uses some of the runs to choose a threshold with a large bound (`approximate_dp`). In the
+    # `rest`, it counts each run's left-out canaries above the threshold (`alarms`) and inserted canaries
+    # below it (`misses`).
     rest = lifted.count(coins, exact.approximate_dp(delta), error=1 - confidence).rest
     canaries = rest.canaries_in  # the largest number in a run: all K canaries
 
@@ -92,9 +92,9 @@ def fourth_order_bound(sums: Array, canaries: int, error: float) -> float:
     """Returns an upper confidence bound on the fraction of counted canaries, as in LiDP's code.
 
     Let mu_l be the probability that l random canaries of a run are all counted (`lifted.moments`). The
-    fraction is mu_1. The variance of the fraction's estimate depends on mu_2, and the variance of the
-    estimate of mu_2 depends on mu_3 and mu_4. Therefore, the code bounds the moments from mu_4 down to mu_1,
-    and replaces each moment in a variance with its bound.
+    fraction is mu_1. The variance of its estimate depends on mu_2, and the variance of the estimate of mu_2
+    depends on mu_3 and mu_4. Therefore, the code bounds the moments from mu_4 down to mu_1, and replaces each
+    moment in a variance with its bound.
 
     Args:
       sums: (n,) the number of canaries counted in each run, for example as false alarms.
@@ -148,10 +148,10 @@ def one_run(
     delta: float,
     confidence: float,
 ) -> float:
-    """Returns a paper's lower bound on epsilon from guessing a fraction of a single run's coins.
+    """Returns a paper's lower bound on epsilon from guesses about a fraction of a single run's coins.
 
-    With several fractions, it returns the largest bound, as papers do, although this has no proven confidence
-    level.
+    Given several fractions, it returns the largest bound, as papers do, although the result has no proven
+    confidence level.
 
     `bound` is a function (number of coins, guesses, correct guesses, delta, error) -> epsilon.
     """
@@ -173,7 +173,7 @@ def mahloujifar(coins: int, guesses: int, right: int, delta: float, error: float
 
 
 def count_right_guesses(coins: Coins, fraction: float) -> tuple[int, int]:
-    """Guesses a fraction of a single run's coins; returns the numbers of guesses and correct guesses.
+    """Guesses a fraction of a single run's coins; returns how many guesses it made, and how many are right.
 
     It guesses that the canaries with the largest scores are in, and that the same number with the smallest
     scores are out, with at least one guess of each kind.
@@ -225,7 +225,7 @@ ESTIMATORS = (
     _make(
         "auditbench: Gaussian limit",
         design=ONE_CANARY,
-        assumption="normal scores of equal variance; a bootstrap confidence lower bound",
+        assumption="normal scores of equal variance; a bootstrap lower confidence bound",
         epsilon=bootstrapped_gaussian,
         assumes=[GAUSSIAN_CURVE],
         cost=10,
@@ -274,7 +274,7 @@ ESTIMATORS = (
     *(
         _one_shot(
             name,
-            assumption="a 95% lower limit, by independent canaries",
+            assumption="a 95% lower limit; independent canaries",
             epsilon=partial(one_shot_lower_value, prior),
             assumes=[INDEPENDENT],
         )

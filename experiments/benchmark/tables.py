@@ -15,14 +15,14 @@ from experiments.sweeps.records import Record, Records, field, select
 LEVEL = 1 - CONFIDENCE  # the allowed fraction of wrong audits (epsilon above the truth)
 _TEST_LEVEL = 0.01  # the allowed probability that any star in a column is wrong
 _NOTES = (
-    "too much: fraction of audits above the true epsilon, in the worst cell that",
+    "too much: fraction of results above the true epsilon, in the worst cell that",
     f"meets the estimator's assumptions. * an exact test rejects the {LEVEL:.0%} level",
-    f"in a cell, at {_TEST_LEVEL:.0%} over all cells (Bonferroni). - claims no level.",
+    f"in a cell, at {_TEST_LEVEL:.0%} across all cells (Bonferroni). - claims no level.",
     "else: the same fraction in cells that violate its assumptions. proven: mean",
     "epsilon / true epsilon. no value: audits without a value, counted as 0.",
     f"refutes: runs after which half of the audits refute a claim of mu {CLAIMED_MU:.2f} if",
     f"the noise is {NOISE} times that claimed. * over {LEVEL:.0%} of audits refute a true",
-    f"claim, by an exact test at {_TEST_LEVEL:.0%} over all estimators (Bonferroni).",
+    f"claim, by an exact test at {_TEST_LEVEL:.0%} across all estimators (Bonferroni).",
 )
 
 
@@ -94,7 +94,7 @@ def show_runs(claim: Record, tests: int) -> str:
 def _make_rows(cells: Records, claims: Records) -> Iterator[Record]:
     """Yields a row for each measured estimator, grouped by design.
 
-    `cells` describe audits of mechanisms, and `claims` the runs that estimators need to refute a false claim.
+    The arguments are those of `make_summary_table`.
     """
     # The Bonferroni corrections for cells and for claims are separate.
     tests_of_cells = sum(map(is_held_to_level, cells))
@@ -111,18 +111,15 @@ def make_summary_table(cells: Records, claims: Records) -> Table[Record]:
 
     `cells` are records of `AuditedCell.measure`, and `claims` are records of `ClaimCell.measure`.
     """
-    columns = (  # those without a heading are only in the CSV
+    # _NOTES explains the columns. Those without a heading are only in the CSV.
+    columns = (
         field("estimator", head="estimator", width=40, left=True),
         *map(field, ("assumption", "claims_level", "cells", "too_much", "cells_over_level")),
-        # Audits above the true epsilon, in the worst cell that meets the assumptions.
         Column(value=_show_worst_fraction, head="too\nmuch", width=7),
-        # The same in other cells.
         field("elsewhere", "\nelse", ".0%", width=5),
-        # Mean epsilon divided by the true epsilon.
         field("proven", "\nproven", ".0%", width=6),
         field("refused", "no\nvalue", ".0%", width=5),
         field("seconds", head="\nms", show=_show_milliseconds, width=4),
-        # Runs until a false claim is refuted.
         field("runs_until_refuted", head="\nrefutes", width=7),
     )
     max_audits = max(cell["audits"] for cell in cells)

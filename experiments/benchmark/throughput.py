@@ -41,7 +41,7 @@ _ROUND_SECONDS = 3.0  # an engine's minimum training time per round
 _MAX_CPU_FLOATS = 1 << 26
 _MAX_GPU_FLOATS = 1 << 30
 
-# The settings of each model that differ from `audit`'s defaults.
+# For each model, the settings that differ from `audit`'s defaults.
 MODELS = {
     "fcnn": {"steps": 250},
     "convnet": {"steps": 10},
@@ -149,9 +149,9 @@ def find_fastest(engine: Engine, problem: Problem) -> Training:
 
 
 def make_ours(problem: Problem, models: int) -> Training:
-    """Returns our engine's training run, in chunks of audited models as in `audit`.
+    """Returns our engine's training run, which trains audited models in chunks, as `audit` does.
 
-    Our engine chooses the chunk size itself. It ignores `models`, which `Engine.make` requires.
+    The engine chooses the chunk size itself, so `models`, which `Engine.make` requires, has no effect.
     """
     import jax
 
@@ -275,7 +275,7 @@ def _train_in_torch(
     """Returns a training run in PyTorch on the problem's mini-batches.
 
     Args:
-      problem, models: The training problem, and the number of models in a call to `take_step`.
+      problem, models: The training problem, and the number of models that `take_step` trains.
       first_model: The first model's parameter tensors, which `take_step` changes in place.
       take_step: (features (B, ...), labels (B,)) -> None; takes a step on a mini-batch.
     """
@@ -285,7 +285,7 @@ def _train_in_torch(
     batches = []
     for indices in problem.batches:
         features = problem.dataset.features[indices]
-        if features.ndim == 4:  # images; PyTorch has channels before height and width
+        if features.ndim == 4:  # images; PyTorch expects channels before height and width
             normalized = (features / 255 - CIFAR10_MEAN) / CIFAR10_STD
             features = normalized.transpose(0, 3, 1, 2)
         inputs = torch.tensor(features, dtype=torch.float32, device=device).contiguous()
@@ -447,7 +447,7 @@ def _start_engine(name: str, problem: Problem) -> Connection:
 
 
 def _serve(name: str, problem: Problem, connection: Connection) -> None:
-    """Prepares an engine in this process, sends the kind of its device, and then answers requests.
+    """Prepares an engine in this process, sends its device kind, and then answers requests.
 
     A request is a number of seconds, and the answer is the training rate over that time (`measure_rate`).
     """
@@ -475,9 +475,9 @@ def _receive(name: str, team: Sequence[Connection]) -> list[Any]:
 def make_table(timings: Records) -> Table[Record]:
     """Returns a table with a row for each record of `measure`.
 
-    It adds the median rate to each record. If our engine was timed on the same model, it also adds the ratios
-    of our rates to the engine's. A ratio compares rates from the same round, because a busy machine slows
-    down all engines.
+    It adds the median rate to each record. If our engine was timed on the same model, it also adds `ratios`:
+    our rate divided by the engine's in each round. Both rates are from the same round because a busy machine
+    slows down all engines.
     """
     for record in timings:
         rates = record["rates"]

@@ -38,7 +38,7 @@ def main() -> None:
 
     In each cell, one estimator audits one mechanism repeatedly. In `claims`, it tests a false privacy claim.
     """
-    # --help must not load SciPy and pandas.
+    # --help must not load SciPy or pandas.
     from experiments.benchmark import tables
     from experiments.benchmark.cells import (
         SCALES,

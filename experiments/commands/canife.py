@@ -53,7 +53,7 @@ def main() -> None:
                 progress(1)
 
     stored = measured.read_rounds(store, numbers)
-    # An unmeasured round takes the epsilon of the measured round after it (backward) or before it (forward).
+    # An unmeasured round gets the epsilon of the previous (forward) or next (backward) measured round.
     is_backward = FLAGS.charge == "backward"
     frame = curves.compose(setting, curves.summarize(setting, stored), is_backward)
     figure = figures.training_figure(setting, stored[-1], frame)

@@ -4,7 +4,7 @@
     ./run.sh compare --model=linear --steps=20 --many_runs=40 --design_steps=200  half a minute
     ./run.sh compare --noise=bsr:16 --noise_multiplier=40   correlated noise, without CANIFE
 
-The mechanism is DP-SGD with the canary in every step. Results are stored under --out and reused.
+The mechanism is DP-SGD, and every step inserts the canary. Results are stored under --out and reused.
 """
 
 from absl import flags

@@ -3,8 +3,8 @@
     ./run.sh figures                            all figures with cells under results/
     ./run.sh figures --scale=paper --name=figure_1c,figure_4
 
-This command neither trains nor loads data. It writes the figures and figures.csv to the folder figures under
---out, or to a subfolder named after the scale (except for laptop).
+This command neither trains nor loads data. It writes the figures and figures.csv to --out/figures, or to
+--out/figures/SCALE if the scale is not laptop.
 """
 
 import itertools
@@ -29,10 +29,10 @@ cli.define_out("Folder with stored cells; figures go into its subfolder figures.
 
 
 def main() -> None:
-    """Draws figures from stored cells, and prints the tables and how many cells each sweep lacks.
+    """Draws figures from stored cells; prints the tables and each sweep's number of missing cells.
 
     A sweep is a figure and its cells (audits and measurements). Raises InputError if a flag is out of range
-    or no figure can be drawn.
+    or if no figure can be drawn.
     """
     from audit.report import style
     from experiments.sweeps import points

@@ -123,7 +123,7 @@ def _make_audit(values: Mapping[str, Any], runs: int | None) -> Audited:
         validate(setting, number, FLAGS.delta)
     except InputError as error:
         raise InputError(f"--vary, {described}: {error}") from None
-    # The panel, series and x of a grid's audit only identify the audit in messages.
+    # The panel, series and x only identify the audit in messages.
     return Audited(panel=described, series="audit", x=0.0, setting=setting, runs=number)
 
 

@@ -38,7 +38,7 @@ def main() -> None:
     landscapes with momentum.
     """
     level = cli.level()
-    # Some estimates choose a score threshold with half of the runs and test it with the other half. Each half
+    # Some estimates choose a score threshold on half of the runs and test it on the other half. Each half
     # needs runs with and without the canary.
     require_runs(FLAGS.runs, least=4)
     sigmas = cli.numbers("sigmas", MIN_NOISE, MAX_NOISE)

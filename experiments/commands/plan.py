@@ -25,7 +25,7 @@ from audit.written import show_level
 
 FIELDS = ("model", "periodicity", "insertions", "noise_multiplier", "noise", "canaries")
 FLAGS = flags.FLAGS
-# The remaining time is not shown, because starting processes takes most of the time.
+# We do not show the remaining time, because starting the processes takes longest.
 _COUNT_FORMAT = "{desc}: {n_fmt} of {total_fmt}"
 # Numbers of simulated audits. Audits with several canaries per run are slower.
 _NUM_AUDITS = 100

@@ -38,7 +38,7 @@ cli.define_optional(str, **dict.fromkeys(file_names(), _FILE_HELP))
 
 
 def main() -> None:
-    """Trains the missing cells of the chosen sweeps, or lists the sweeps with --list.
+    """Trains the missing cells of the chosen sweeps or, with --list, lists the sweeps.
 
     If some cells fail, it trains the others and then raises InputError.
     """

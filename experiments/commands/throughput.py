@@ -1,4 +1,4 @@
-"""Compare the speed of our engine with jax_privacy, Opacus and torch.func.
+"""Compare the speed of our engine, jax_privacy, Opacus and torch.func.
 
     ./run.sh throughput                                 all models, all engines
     ./run.sh throughput --models=fcnn --rounds=3        one model, quickly

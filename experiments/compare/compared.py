@@ -36,7 +36,7 @@ _SHARED_FIELDS = ("learning_rate", "clipping_norm", "noise_multiplier", "seed")
 class Compared:
     """The mechanism that all methods audit, and the budget of each method.
 
-    The mechanism is DP-SGD on Fashion-MNIST with the canary in every step. The adversary knows the
+    The mechanism is DP-SGD on Fashion-MNIST, and every step inserts the canary. The adversary knows the
     mini-batches, and neighbours differ by one canary. So each method attacks a composition of `steps`
     Gaussian releases.
     """
@@ -99,7 +99,7 @@ def make_attacked(compared: Compared) -> Attacked:
     return Attacked(
         model=compared.model,
         rounds=compared.steps,
-        # CANIFE measures the rounds 1, 1 + every, ...: here, _MEASURED_ROUNDS of them.
+        # CANIFE measures rounds 1, 1 + every, ...: here, _MEASURED_ROUNDS of them.
         every=math.ceil(compared.steps / _MEASURED_ROUNDS),
         cohort=compared.batch_size,
         design_steps=compared.design_steps,
@@ -132,18 +132,18 @@ class TrainedMethod(NamedTuple):
 
 
 def list_methods(compared: Compared) -> list[TrainedMethod]:
-    """Returns the compared methods, except CANIFE, which has its own training code.
+    """Returns the methods to compare, except CANIFE, which has its own training code.
 
-    Fresh directions are our method. The others use their papers' adversaries. Hidden state audits many runs
-    with one canary or, along random coordinates, K canaries. LiDP audits many runs with K canaries, and
-    one-shot a single run.
+    Fresh directions are our method. The others use their papers' adversaries: hidden state uses many runs
+    with one canary, or with K canaries along random coordinates; LiDP uses many runs with K canaries;
+    one-shot uses a single run.
     """
 
     def make(name: str, runs: int, shown: tuple[str, ...], **fields: Any) -> TrainedMethod:
         """Returns a method that audits `compared` and shows the bounds and estimates in `shown`.
 
-        `fields` are its adversary and canaries, and `observe`, the models that it sees: "final" (only the
-        final model, the default) or "all".
+        `fields` sets the adversary, the canaries and `observe`: "final" if the method sees only the final
+        model (the default), or "all".
         """
         setting = setting_of(
             compared.model,

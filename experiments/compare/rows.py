@@ -49,7 +49,7 @@ estimator: bounds have confidence {confidence} under their assumptions.
 All rows share the mechanism, neighbouring relation (add a canary) and delta:
 {steps:,} steps of DP-SGD with the canary in each step, {noise} noise,
 sigma = {sigma:g}."""
-_REJECTED = "REJECTED: not valid, since these scores reject a Gaussian curve."
+_REJECTED = "REJECTED: not valid, because the scores contradict a Gaussian curve."
 
 
 def find_rows(compared: Compared, place: Workplace) -> list[Record]:
@@ -136,10 +136,10 @@ def _find_canife(compared: Compared, place: Workplace) -> list[Record]:
 
 
 def _compose_estimates(attacked: Attacked, counted_rounds: Sequence[tuple[Measured, int]]) -> float:
-    """Returns the training run's epsilon from the paper's estimates for the measured rounds.
+    """Returns the training run's epsilon, composed from the paper's estimates for the measured rounds.
 
     Like the paper's code, we convert each estimate to the noise multiplier of a Gaussian release with this
-    epsilon, and compose the releases by Renyi DP. The sampling rate is 1, because the adversary knows the
+    epsilon, and compose the releases using Renyi DP. The sampling rate is 1, because the adversary knows the
     mini-batches. `counted_rounds` pairs each measured round with the number of rounds that it represents.
     """
     estimate_delta = 1 / attacked.scores  # the paper's choice; `scores` is the number per round
@@ -155,7 +155,7 @@ def _compose_estimates(attacked: Attacked, counted_rounds: Sequence[tuple[Measur
 
 
 def _compose_exact(counted_rounds: Sequence[tuple[Measured, int]], delta: float) -> float:
-    """Returns the training run's epsilon at delta from the exact epsilons of the measured rounds.
+    """Returns the training run's epsilon at delta, composed from the exact epsilons of the measured rounds.
 
     We convert each epsilon to the mu of a Gaussian curve with this epsilon. The squares of mu add up.
     """

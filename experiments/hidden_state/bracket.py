@@ -39,7 +39,7 @@ COMPOSITION = "composition"
 _MARGIN = 10  # figures also show the bounds if steps expand distances ten times as much
 _MAX_EPSILON = 1e3  # infinite interval ends are drawn at this value
 _EPSILON_TICKS = (0.3, 1, 3, 10, 30)  # on a logarithmic axis
-_LINES = {  # keyed by field: label, color, and marker and line format
+_LINES = {  # keyed by field: label, color and matplotlib format
     "composition": ("composition", UPPER, ":"),
     "proven": ("assumption-free lower bound, fresh directions", FREE, "o"),
     "gdp_limit": ("lower bound on any GDP guarantee, fresh directions", GREEN, "^"),
@@ -53,7 +53,7 @@ at most:  upper bound on the last model, and why
 x10:      the same if steps expand distances ten times as much
 estimate: steps have kinks, so derivatives do not bound their expansion"""
 _SHOWN_RUNS = (8, 10, 20, 30, 60, 100, 200, 400, 1000, 2000, 5000)  # run counts shown in the table
-_METHODS = {  # keyed by method: color, and marker and line format
+_METHODS = {  # keyed by method: color and matplotlib format
     EXACT_NULL: (FREE, "-"),
     ASSUMPTION_FREE: (BLUE, "s--"),
     LIFTED: (BLUE, "s--"),
@@ -150,10 +150,10 @@ def gather_rows(points: Sequence[Point]) -> list[Record]:
       Rows with `panel`, `x`, the `setting` of the first audit, and these epsilons:
 
       composition: The accountant's epsilon for all models together.
-      proven, gdp_limit: Lower bounds from fresh directions, without assumptions, on epsilon and on the
-        epsilon of any mu-GDP guarantee.
-      interval_low, interval_high, if_gaussian: A two-sided interval if scores are normal, and a lower bound
-        if the trade-off curve is Gaussian, both from coordinates.
+      proven, gdp_limit: Assumption-free lower bounds, from fresh directions, on epsilon and on the epsilon of
+        any mu-GDP guarantee.
+      interval_low, interval_high, if_gaussian: From coordinates: a two-sided interval if scores are normal,
+        and a lower bound if the trade-off curve is Gaussian.
       constant_direction: The prediction if all other gradients are 0 along a coordinate.
     """
     rows: dict[tuple[str, str, float], Record] = {}
@@ -222,7 +222,8 @@ def _find_measured_upper(setting: Setting, evidence: Evidence) -> Record:
     steps = read_expansion(evidence, setting)
     if steps is None:
         return {}
-    # If steps have kinks, `hidden_state` explains why there is no bound. We clear `kink` to get an estimate.
+    # If steps have kinks, there is no bound, and `hidden_state` returns the reason. We clear `kink` to get an
+    # estimate.
     upper = lipschitz.hidden_state(setting, evidence.levels.delta, steps._replace(kink=""))
     assert isinstance(upper, HiddenState)
     return _describe_upper(upper, word=ESTIMATE if steps.kink else MEASURED)

@@ -1,4 +1,4 @@
-"""The noise for the sweep `matrix`, where all models of a run together leak ACCOUNTED_EPSILON."""
+"""The noise for the sweep `matrix`, where all models of a run together have epsilon ACCOUNTED_EPSILON."""
 
 STRATEGIES = {  # noise strategy -> label
     "independent": "DP-SGD",

@@ -1,12 +1,13 @@
-"""Two crafted losses with a closed form for the last model's leakage: the convex landscape and the latch.
+"""Closed forms for the last model's leakage on two crafted losses: the convex landscape and the latch.
 
 The convex landscape is a quadratic whose curvature changes from step to step. In one dimension, noisy
-gradient steps are
+gradient steps compute
 
-    theta_t = c'_t theta_(t-1) + s_t b + n_t z_t,   z_t ~ N(0, 1),   b = 1 with the canary and 0 without.
+    theta_t = c'_t theta_(t-1) + s_t b + n_t z_t,
 
-The quadratic is convex if 0 <= c'_t <= 1, and steps have the Lipschitz constant c_t if c'_t <= c_t. For some
-slopes c'_t, the last iterate leaks exactly `hidden_state_bound`.
+where z_t ~ N(0, 1), and b is 1 with the canary and 0 without it. The quadratic is convex if 0 <= c'_t <= 1,
+and steps have the Lipschitz constant c_t if c'_t <= c_t. For some slopes c'_t, the last iterate leaks exactly
+`hidden_state_bound`.
 
 The latch's last iterate records whether a large sum occurred in a shuffled training run. Along a direction v,
 the target's gradient is C, or zero if the target is replaced, and all other gradients are -C. So the sum of
@@ -38,14 +39,14 @@ from experiments.sweeps.records import Record, field
 INSERTIONS = 250
 NOISE_MULTIPLIER = 4.0
 TRAININGS = ((0.7, 500, 1), (0.5, 1000, 1), (0.8, 100, 3), (1.0, 100, 10))  # sigma, batches, epochs
-# How far the sum of the target's batch exceeds other sums, in units of C, with and without the target.
+# How far the sum of the target's batch exceeds other sums, in units of C, if the target is in or out.
 HEIGHT_IN = 2.0
 HEIGHT_OUT = 1.0
 _GRID = 1e-3  # the accountant's grid spacing of privacy losses, for Poisson sampling
 
 
 def exact_mu(shifts: Array, slopes: Array, noise: Array | float) -> float:
-    """Returns mu of a quadratic's last iterate, which is Gaussian with and without the canary.
+    """Returns the mu of a quadratic's last iterate, which is Gaussian with and without the canary.
 
     Step t multiplies theta by a slope c'_t, and adds the canary's shift s_t and noise of standard deviation
     n_t. So it contributes to the last iterate with the weight r_t, the product of the slopes after step t.
@@ -65,7 +66,7 @@ def make_convex_row(k: int, insert: str, lipschitz: float, delta: float) -> Reco
     """Shows that the hidden-state bound is tight for one schedule, with a crafted loss that attains it.
 
     On a one-dimensional quadratic, step t multiplies theta by a slope that is at most the Lipschitz constant.
-    The crafted quadratic has the slopes from the bound's proof, `worst_slopes`, so `mu_exact` should equal
+    The crafted quadratic uses the slopes from the bound's proof, `worst_slopes`, so `mu_exact` should equal
     `mu_bound`. In this case, no smaller bound is valid for all losses with this Lipschitz constant.
 
     Args:
@@ -115,7 +116,7 @@ def compute_latch_rate(
 def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Record:
     """Compares a latch's epsilon for shuffled batches with the accountant's epsilon for Poisson sampling.
 
-    In units of C, one step of each epoch raises theta by 2 with the target (HEIGHT_IN) and by 1 without it.
+    One step of each epoch raises theta by 2 C (HEIGHT_IN) if the target is present, and by C if it is not.
 
     Returns:
       A record with sigma, batches and epochs; `epsilon`, a lower bound on the latch's epsilon at delta, from
@@ -144,10 +145,7 @@ def make_latch_row(sigma: float, batches: int, epochs: int, delta: float) -> Rec
 
 
 def make_latch_table(delta: float) -> Table[Record]:
-    """Tabulates a latch's epsilon for shuffled batches and the claim for Poisson sampling.
-
-    A latch is a crafted loss whose last model shows whether any step exceeded a threshold.
-    """
+    """Tabulates the latch's epsilon and the Poisson claim for each of TRAININGS (see `make_latch_row`)."""
     columns = [
         field("sigma", "sigma", "g"),
         field("batches", "b"),

@@ -30,9 +30,9 @@ _LINE_LOOKS = ((VERMILION, "-"), (BLUE, "--"), (GREEN, "-."))  # of Figure 8's m
 
 
 def draw(sweep: Sweep, evidence: Evidence) -> Drawn:
-    """Draws a sweep's figure and makes its table from stored results, and counts missing cells.
+    """Draws a sweep's figure and table from stored results, and counts the missing cells.
 
-    A cell is one audit or measurement. A point of the figure shows the audits that differ only in their seed.
+    A cell is one audit or measurement. Each point in the figure shows audits that differ only in their seed.
     """
     if sweep.name == "figure_8":  # shows gradient norms, not audits
         return _draw_norms(sweep, evidence)

@@ -18,8 +18,8 @@ which is the delta of theta_T.
     ratio of theta_1 is increasing. Increasing maps and Gaussian noise (a totally positive kernel) preserve
     this property. So the best final test is a threshold, and every V_t is increasing. The best first step
     moves up if g_1 > 0 and down if g_1 < 0: its threshold is where q_1 / p_1 crosses e^epsilon. This
-    determines g_2, and so on. The largest D_T is a maximum of decreasing functions of epsilon, so it is
-    decreasing. The adversary's epsilon is where it equals the given delta.
+    determines g_2, and so on. As a maximum of decreasing functions of epsilon, the largest D_T is decreasing.
+    The adversary's epsilon is the one at which it equals the given delta.
 """
 
 from collections.abc import Callable, Iterator
@@ -85,7 +85,7 @@ class Stepper:
     """
 
     def __init__(self, process: Process) -> None:
-        """Makes the grid, and the convolution kernel for an upward step."""
+        """Builds the grid and the convolution kernel for an upward step."""
         self.process = process
         self.spacing = _choose_spacing(process)
         half_width = _choose_half_width(process, self.spacing)
@@ -102,7 +102,7 @@ class Stepper:
         self._kernel = stats.norm.pdf(moves - 1, scale=deviation) * self.spacing
 
     def make_pair(self, both: Floats) -> DensityPair:
-        """Returns both densities (2, n) as a record. Its error is how much their masses differ from 1."""
+        """Returns both densities (2, n) as a record. Its error is the larger |mass - 1|."""
         mass = both.sum(axis=1) * self.spacing
         error = np.max(np.abs(mass - 1))
         return DensityPair(self.points, both[0], both[1], error)
@@ -124,13 +124,13 @@ class Stepper:
         # To move a density down, mirror it, move it up, and mirror it back.
         down = self._move_up(below[:, ::-1])[:, ::-1]
         # Next to the threshold, the quadrature rule has a weight of 13/12 to balance smaller weights, so
-        # `below` is negative there. The noise averages over neighboring points, so any negative sums are
-        # close to 0.
+        # `below` is negative there. Adding noise averages neighboring points, so any negative sums are close
+        # to 0.
         return np.maximum(up + down, 0.0)
 
     def _move_up(self, both: Floats) -> Floats:
         """Returns the densities (2, n) of theta + 1 + noise, given the densities `both` (2, n) of theta."""
-        # Mode "same" treats the kernel's center, a move of 1, as a move of 0, so we then shift the result up.
+        # Mode "same" treats the kernel's center (a move of 1) as a move of 0, so we shift the result up.
         noisy = np.stack([np.convolve(density, self._kernel, mode="same") for density in both])
         shifted = np.pad(noisy, ((0, 0), (self._cells_up, 0)))
         return shifted[:, : both.shape[1]]  # drops the cells that moved off the grid
@@ -145,8 +145,8 @@ def _choose_spacing(process: Process) -> float:
     # Steps after the first have noise sigma / B. For batches smaller than _MIN_BATCH_SIZE, we use the finer
     # grid for that size.
     spacing = sigma / max(process.batch_size, _MIN_BATCH_SIZE) / PER_DEVIATION
-    # A step moves the densities above and below its threshold apart. This leaves sharp edges if sigma / B is
-    # small.
+    # A step moves the densities above and below its threshold in opposite directions. This leaves sharp edges
+    # if sigma / B is small.
     if process.batch_size / sigma >= _FINE_RATIO:
         spacing /= 3
     return spacing
@@ -174,8 +174,7 @@ def iterate_densities(process: Process, thresholds: Floats) -> Iterator[DensityP
 
     Args:
       process: A training run on the crafted landscape.
-      thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C; may be infinite. Each of these
-        steps moves theta by C away from its threshold and adds noise. Step 1 only adds noise and the canary.
+      thresholds: The thresholds (T - 1,) of steps 2 to T, in units of C; may be infinite.
 
     Raises InputError if the grid would be too large.
     """
@@ -197,8 +196,8 @@ def _compute_weights_above(points: Floats, spacing: float, threshold: float) -> 
     """Returns quadrature weights, of shape (n,), for a function's integral above the threshold.
 
     The integral is spacing * sum(weights * values), to third order in the spacing, if the function is
-    negligible at the grid's edges. Up to the end of the threshold's cell, we integrate the linear
-    interpolant. From there on, Gregory's rule gives the weights 5/12, 13/12, 1, 1, ...
+    negligible at the grid's edges. We integrate the linear interpolant up to the end of the threshold's cell.
+    From there on, Gregory's rule gives the weights 5/12, 13/12, 1, 1, ...
     """
     position = (threshold - points[0]) / spacing  # in cells
     if not 0 <= position < len(points) - 3:  # at such thresholds, the function is negligible
@@ -227,8 +226,8 @@ def constant(process: Process, threshold: float) -> Floats:
 def optimal(process: Process, delta: float) -> Floats:
     """Returns the thresholds (T - 1,) that maximize the last model's epsilon at delta.
 
-    Steps 2 to T move theta away from their thresholds. For each epsilon, `_follow_crossings` returns the
-    thresholds with the largest delta. We search for the epsilon at which this delta equals `delta`.
+    For each epsilon, `_follow_crossings` returns the thresholds with the largest delta. We search for the
+    epsilon at which this delta equals `delta`.
     """
     conversions.require_delta(delta)
     stepper = Stepper(process)
@@ -291,7 +290,7 @@ class Study(NamedTuple):
 
     Attributes:
       delta: The delta of epsilons.
-      confidence: The confidence for estimates from simulated runs.
+      confidence: The confidence level of estimates from simulated runs.
       runs: The number of simulated runs per landscape, half of them with the canary.
       seed: The seed of the simulations.
     """
@@ -328,9 +327,8 @@ def audit(process: Process, study: Study) -> Record:
 def search(process: Process, study: Study) -> Record:
     """Runs the hidden-state paper's Algorithm 6: tries many thresholds for the crafted landscape.
 
-    On this loss, every step after the first moves theta away from a threshold h. For each process, all
-    simulations use the same random draws. The thresholds are symmetric about half the clipping norm C (Errata
-    H7).
+    For each process, all simulations use the same random draws. The thresholds are symmetric about half the
+    clipping norm C (Errata H7).
 
     Returns:
       A record with the fields of the process, and
@@ -359,10 +357,10 @@ def search(process: Process, study: Study) -> Record:
 def solve(process: Process, thresholds: Floats, delta: float) -> dict[str, list[float]]:
     """Returns the exact epsilon after each step, and the epsilon claimed by a Gaussian conversion.
 
-    Steps 2 to T each move theta away from one of `thresholds` (T - 1,), in units of C. The hidden-state
-    paper's conversion assumes a Gaussian trade-off curve. Its mu comes from the error rates of a test, which
-    guesses that the canary is present if theta_t is above the threshold of step t + 1. Step T has no next
-    step, so we use its own threshold there.
+    `thresholds` (T - 1,) are those of steps 2 to T, in units of C. The hidden-state paper's conversion
+    assumes a Gaussian trade-off curve. Its mu comes from the error rates of the test that guesses "with the
+    canary" if theta_t is above the threshold of step t + 1. Step T has no next step, so we use its own
+    threshold there.
 
     Returns:
       epsilon, claimed: The exact and the claimed epsilons, each of shape (T,).
@@ -386,10 +384,8 @@ def simulate(
 ) -> Iterator[Floats]:
     """Simulates R runs on a crafted landscape with the same threshold at every step.
 
-    In units of C, theta_1 is the canary's presence plus noise with standard deviation sigma. To preserve the
-    canary's effect, the crafted loss of later steps moves theta by 1, away from the threshold. These steps
-    average B gradients, so their noise has standard deviation sigma / B. As in the hidden-state paper's
-    process, the first step is not divided by B.
+    The module docstring defines the steps, in units of C. Moves away from the threshold preserve the canary's
+    effect.
 
     `presence` (R,) is True for runs with the canary. Yields theta_1, ..., theta_T of all runs, each of shape
     (R,).
@@ -408,9 +404,8 @@ def simulate(
 def _simulate_estimates(process: Process, threshold: float, study: Study) -> list[float]:
     """Returns the hidden-state paper's estimates of epsilon after each step, (T,), from simulated runs.
 
-    Step 1 adds the canary in half of the runs. Later steps move theta by 1 away from `threshold`, in units of
-    the clipping norm. The estimates choose a test of theta and count its errors on the same runs, so they are
-    not bounds.
+    Step 1 adds the canary in half of the runs. Later steps move theta away from `threshold` by one clipping
+    norm. The estimates choose a test of theta and count its errors on the same runs, so they are not bounds.
     """
     present = np.arange(study.runs) % 2 == 1
     estimates = []

@@ -126,8 +126,8 @@ def _draw_epsilons(axis: Axes, epsilons: Record, study: Study) -> None:
 def _draw_steps(axis: Axes, records: Records, study: Study) -> None:
     """Plots the epsilon after each step t for two losses of one parameter theta; see `landscape.audit`.
 
-    Only step 1 uses the canary. With the loss of the adversary `half`, later steps move theta away from
-    C / 2. With a constant gradient (Example 1 of the hidden-state paper), they only add noise.
+    Only step 1 uses the canary. With the adversary `half`, later steps move theta away from C / 2. With a
+    constant gradient (Example 1 of the hidden-state paper), they only add noise.
     """
     [audit] = records
     steps = np.arange(1, audit["steps"] + 1)
@@ -216,7 +216,7 @@ def _draw_trade_off(axis: Axes, records: Records) -> None:
     gaussian = (rates, conversions.gaussian_trade_off(mu, rates))
     curves = (("exact", exact, OUT, "-"), ("Gaussian, same mu", gaussian, IN, "--"))
     for label, (false_positive, false_negative), color, line in curves:
-        # Only step 1 inserts the canary, so all models together have Gaussian DP with mu = 1 / sigma.
+        # Only step 1 inserts the canary, so all models together are mu-GDP with mu = 1 / sigma.
         upper = conversions.gaussian_trade_off(1 / process.noise_multiplier, false_positive)
         axis.plot(false_positive, false_negative - upper, line, color=color, label=label)
     axis.axhline(0, color=UPPER, ls=":", label="upper bound")

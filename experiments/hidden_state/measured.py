@@ -54,7 +54,7 @@ def norms_cell(setting: Setting, runs: int) -> Cell:
 
 
 def take_norms(answer: dict[str, Any] | None, runs: int) -> Norms | None:
-    """Returns the norms (runs, steps) of an answer's first runs, or None if it lacks any of them."""
+    """Returns the norms (runs, steps) of the first `runs` runs in an answer, or None if it has fewer."""
     if answer is None or len(answer[_NORMS_FIELD]) < runs:
         return None
     return np.array(answer[_NORMS_FIELD][:runs])
@@ -63,8 +63,8 @@ def take_norms(answer: dict[str, Any] | None, runs: int) -> Norms | None:
 def canary_norms(game: "Game", runs: NDArray[np.int64]) -> Norms:
     """Trains runs with one canary each; returns the canaries' gradient norms (runs, steps) before clipping.
 
-    Each gradient is taken at the model before the step. `runs` are the runs' indices, which determine their
-    random draws.
+    Each gradient is evaluated at the model before the step. `runs` are the runs' indices, which determine
+    their random draws.
     """
     import jax
     import jax.numpy as jnp
@@ -131,7 +131,7 @@ def expansion_cell(setting: Setting) -> Cell:
         return lipschitz.find_measured(store, runs) is not None
 
     def do(store: Store, dataset: Dataset, progress: Progress) -> None:
-        """Measures and stores how much the steps of `runs` runs increase the distance between two models."""
+        """Trains all runs, and stores how much their steps increase the distance between two models."""
         from audit.conclusions.measuring import measure
 
         measure(store, setting, dataset, runs)

@@ -1,9 +1,8 @@
-"""Convex losses on which momentum greatly increases the last model's leakage.
+"""Convex losses for which momentum greatly increases the last model's leakage.
 
 The losses are one-dimensional quadratics, with a different curvature at each step. In this module, curvatures
-include the learning rate eta. The pattern repeats every k steps, except in the last steps. Curvatures between
-0 and eta L make the losses convex and L-smooth. A local search (L-BFGS-B) found the curvatures for momentum
-0.9.
+include the learning rate eta. The pattern repeats every k steps, except at the end. Curvatures between 0 and
+eta L make the losses convex and L-smooth. A local search (L-BFGS-B) found the curvatures for momentum 0.9.
 """
 
 from functools import partial
@@ -31,7 +30,7 @@ class Landscape(NamedTuple):
     Attributes:
       most: The largest allowed curvature, eta L.
       period: The k curvatures of a period.
-      end: Curvatures that replace those of the last steps.
+      end: Curvatures that replace those of the last steps; not empty.
     """
 
     most: str
@@ -44,10 +43,7 @@ class Landscape(NamedTuple):
         return len(self.period.split())
 
     def list_curvatures(self) -> Array:
-        """Returns the curvatures of all steps, of shape (T,).
-
-        A run has INSERTIONS periods. `end`, which is not empty, replaces the curvatures of the last steps.
-        """
+        """Returns the curvatures of all steps, of shape (T,). A run has INSERTIONS periods."""
         end = self.end.split()
         repeated = INSERTIONS * self.period.split()
         before_end = repeated[: -len(end)]
@@ -139,7 +135,7 @@ def make_rows(study: Study) -> list[Record]:
     Training has INSERTIONS periods of k steps, and each period's last step inserts the canary.
 
     Returns:
-      Records with the fields of the landscape, `k`, and
+      Records with the landscape's fields and `k`, as well as
       mu, epsilon: How much the last model leaks with momentum.
       simulated: A lower bound on this epsilon from simulated runs.
       linear: The epsilon of SGD without momentum on linear losses.

@@ -1,4 +1,4 @@
-"""Cells for the figures of the hidden-state paper that require training, at three scales.
+"""Cells for those figures of the hidden-state paper that require training, at three scales.
 
 Six figures are not in the paper: `proven`, `matrix`, and four named `bracket...`.
 
@@ -35,16 +35,16 @@ Runs = Mapping[int, int]  # periodicity k -> number of runs
 
 
 class Size(NamedTuple):
-    """How a model is trained, and how many runs audit it, at one scale.
+    """How a model is trained and audited at one scale.
 
-    Run counts are keyed by periodicity k. If k is missing, the model is not audited at k.
+    Run counts are keyed by the audited periodicities k.
 
     Attributes:
       runs: The number of runs with one canary each.
       seeds: The number of seeds for each setting.
       insertions: The number of insertions in a run.
       canaries: The number of canaries in each of the `coordinate_runs`.
-      coordinate_runs: The number of runs with canaries along coordinates. If empty, `runs` is used instead.
+      coordinate_runs: The number of runs with canaries along coordinates; if this is empty, we use `runs`.
       fresh_runs: The number of runs with fresh directions.
     """
 
@@ -230,8 +230,7 @@ def _on_logistic(at: Sequence[float], field: str, **fields: Any) -> list[Lines]:
 def _with_correlated_noise(models: Iterable[str], steps: int) -> list[Lines]:
     """Returns lines for each way of correlating the noise across steps, with one panel per model.
 
-    Each periodicity k has its own sigma and `Lines`: for each k, the models of all steps together leak the
-    same epsilon.
+    Each periodicity k has its own sigma and `Lines`: for each k, all models together have the same epsilon.
     """
     lines = []
     for model, (strategy, label) in itertools.product(models, correlated.STRATEGIES.items()):
@@ -249,7 +248,7 @@ def _with_correlated_noise(models: Iterable[str], steps: int) -> list[Lines]:
 def _over_rates(rates: Sequence[float]) -> list[Lines]:
     """Returns lines for the tanh FCNN at several learning rates, in two panels.
 
-    A canary is inserted every k steps, with k = 5 and 25 as in the paper's Figure 2.
+    Canaries are inserted every 5 or 25 steps, as in the paper's Figure 2.
     """
     base = Lines("tanh_fcnn", _BRACKET_SERIES, at=rates, field="learning_rate")
     return [base._replace(panel=f"tanh FCNN, k = {k}", fields={"periodicity": k}) for k in (5, 25)]
@@ -341,7 +340,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def _list_scaled_figures(scale: str) -> list[Figure]:
-    """Returns four figures that are not in the paper. Scale `smoke` shows fewer models or values of x.
+    """Returns four figures that are not in the paper, with fewer models or values of x at scale `smoke`.
 
     A bracket compares upper bounds with audits that use two kinds of canaries, inserted every k steps.
     `matrix` correlates noise across steps.
@@ -367,7 +366,7 @@ def _list_scaled_figures(scale: str) -> list[Figure]:
         Figure(
             "bracket",
             "Neural networks over periodicity k",
-            # Networks would train too long at k = 50.
+            # Networks would take too long to train at k = 50.
             [Lines(model, _BRACKET_SERIES, PERIODICITIES[:-1]) for model in networks],
             _K_AXIS,
             sizes=networks,
@@ -392,8 +391,8 @@ def _list_scaled_figures(scale: str) -> list[Figure]:
 def _make_norms_sweep(scale: str) -> Sweep:
     """Returns the sweep of the hidden-state paper's Figure 8: gradient norms of the canaries of adversary L.
 
-    L inserts a mislabelled example, here in every step (k = 1). A cell has the same setting as L's audit of
-    its model with seed 0, and at most as many runs.
+    L inserts a mislabelled example, here in every step (k = 1). For each model, the cell has the setting of
+    L's audit with seed 0, and at most as many runs.
     """
     max_runs = 2 if scale == SMOKE else 30
     cells = []

@@ -85,7 +85,7 @@ def test_a_refuted_curve_is_marked_and_leads_nothing(tmp_path, mean, fraction, i
     ]
     assert shown == sorted(assumed, key=lambda pair: pair[1] == REJECTED)
     text = rows.make_table(compared, found, 24.0).text()
-    assert text.endswith("reject a Gaussian curve.") == is_refuted
+    assert text.endswith("contradict a Gaussian curve.") == is_refuted
     assert max(map(len, text.splitlines())) <= 80
     (legend,) = rows.draw(found, 24.0, 1e-5).legends
     assert any("rejected" in label.get_text() for label in legend.texts) == is_refuted
