@@ -110,8 +110,8 @@ def account_curve(steps: Composition) -> "PLDAccountant":
     """
     grid = _GRID
     if steps.noise_multiplier < _SMALL_NOISE:
-        # Privacy losses are large, so the spacing is relative to epsilon, estimated without sampling at a
-        # typical delta.
+        # Privacy losses are large, so the spacing is relative to epsilon. We estimate epsilon without
+        # sampling, at a typical delta.
         unsampled = epsilon_upper_bound(steps.noise_multiplier, steps.insertions, delta=1e-5)
         grid = min(_RELATIVE_GRID * unsampled, COARSEST_GRID)
     return account_sampled(steps, grid)

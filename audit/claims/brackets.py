@@ -39,8 +39,8 @@ def bracket_allocation(
 
     Balls in bins and random allocation keep the step secret. `account_allocation` bounds delta from below and
     from above. The composition of epochs is another upper bound, valid even if the adversary knows the step.
-    We use only composition if the noise multiplier is below 0.1, since `account_allocation` is then
-    imprecise, or if delta is below 1e-12, which is close to rounding errors.
+    We use only composition for noise multipliers below 0.1, which make `account_allocation` imprecise, and
+    for delta below 1e-12, which is close to rounding errors.
     """
     composed = accounting.epsilon_upper_bound(noise_multiplier, epochs, delta)
     if noise_multiplier < LEAST_ALLOCATION_NOISE:
@@ -88,8 +88,8 @@ def compute_shuffled_epsilon(
     largest noisy sum of each epoch, rounded to a bucket. Epochs compose, since each is shuffled independently
     (Chua et al., 2024, arXiv 2411.04205).
 
-    The bound is 0 if the noise multiplier is below 0.05, since privacy losses are then too large, or if delta
-    is below 1e-12, which is close to dp-accounting's rounding errors.
+    The bound is 0 for noise multipliers below 0.05, which make privacy losses too large, and for delta below
+    1e-12, which is close to dp-accounting's rounding errors.
     """
     from dp_accounting.pld import privacy_loss_distribution
 
@@ -107,7 +107,7 @@ def compute_shuffled_epsilon(
     without_example = _compute_log_masses(special.log_ndtr((edges - 1) / sigma) + log_others)
 
     # Three simplifications can only lower epsilon: we round losses down to the grid, drop buckets that are
-    # impossible with or without the example, and use only the losses of training with the example.
+    # impossible with or without the example, and ignore the losses without the example.
     possible = np.isfinite(with_example) & np.isfinite(without_example)
     privacy_loss = privacy_loss_distribution.from_two_probability_mass_functions(
         # Both arguments map buckets to log probabilities. A bucket's loss is upper - lower.

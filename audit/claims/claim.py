@@ -132,7 +132,7 @@ class EpsilonDelta(Claim):
       epsilon: at least 0; infinity means no guarantee.
       delta: at least 0 and below 1; 0 means pure differential privacy.
 
-    Raises InputError for values out of range.
+    Raises InputError for out-of-range values.
 
     >>> audit.EpsilonDelta(epsilon=3.0, delta=1e-5).epsilon(1e-4)
     3.0
@@ -145,7 +145,7 @@ class EpsilonDelta(Claim):
         """Validates and stores the values, under names that do not clash with the method `epsilon`."""
         epsilon = number("epsilon", epsilon, float)
         delta = number("delta", delta, float)
-        require(epsilon >= 0, f"`epsilon={epsilon:g}`: give a number of at least 0")
+        require(epsilon >= 0, f"`epsilon={epsilon:g}`: give at least 0")
         require(0 <= delta < 1, f"`delta={delta:g}`: give at least 0 and less than 1")
         self._store(stated_epsilon=epsilon, stated_delta=delta)
 
@@ -181,7 +181,7 @@ class DpSgd(Claim):
       lipschitz: The Lipschitz constant of a noiseless step without the canary, as a map between models: a
         number, or one for each step. `last_model`, `k` and `insert` require it.
 
-    Raises InputError for values out of range.
+    Raises InputError for out-of-range values.
 
     >>> claim = audit.DpSgd(noise_multiplier=4.0, insertions=250, k=5, lipschitz=1.0)
     >>> round(claim.epsilon(1e-5), 2), round(claim.last_model(1e-5).bound.epsilon, 2)
@@ -280,8 +280,8 @@ class RandomAllocation(Claim):
         """Returns an upper bound on the power of any test at each false-positive rate in alpha.
 
         The composition of epochs is mu-GDP. Since the steps are secret, the (epsilon, delta) pairs of
-        `account_allocation` also limit the power. We do not use these pairs for noise multipliers below 0.1,
-        since they are then imprecise.
+        `account_allocation` also limit the power. For noise multipliers below 0.1, the pairs are too
+        imprecise to use.
         """
         rates = _check_rates(alpha)
         mu = accounting.mu_upper_bound(self.noise_multiplier, self.epochs)

@@ -63,14 +63,14 @@ class Periods(NamedTuple):
 
 
 class HiddenState(NamedTuple):
-    """The bound on a schedule's last model and its assumptions.
+    """The bound on a schedule's last model and the assumptions behind it.
 
     Attributes:
       bound: The bound.
       periods: The schedule and its Lipschitz constants.
       margins: The bounds for larger constants, c + (f - 1) |c - 1|, keyed by the factor f (2 or 10).
       reason: Why the constants are valid.
-      runs: The number of training runs that measured the constants; 0 if they are proven or given.
+      runs: The number of training runs used to measure the constants; 0 if they are proven or given.
     """
 
     bound: HiddenStateBound
@@ -138,12 +138,12 @@ def hidden_state_bound(
     The bound is infinite if a step has a shift but no noise.
 
     Args:
-      shifts: (T,) s_t, at least 0, in units of C / batch: eta_t in steps that insert the canary, 0 in others.
-      lipschitz: c_t, the maps' constants, a number or (T,), at least 0.
+      shifts: (T,) s_t >= 0, in units of C / batch: eta_t in steps that insert the canary, 0 in others.
+      lipschitz: c_t >= 0, the maps' constants: a number or (T,).
       noise: n_t, a number or (T,), in the same units as the shifts: eta_t sigma.
 
     Raises:
-      InputError: Constants, noise or delta out of range, or mismatched shapes.
+      InputError: The constants, noise or delta are out of range, or shapes do not match.
     """
     s = np.asarray(shifts, np.float64)
     steps = len(s)
@@ -159,8 +159,8 @@ def hidden_state_bound(
     first = _find_first_relevant_step(s, c)
     if first < steps:
         a_over_n[first:], starts, log_x = _choose_masked_parts(s[first:], c[first:], n[first:])
-        # The worst slopes (of maps that leak exactly mu) are c_t x_(t-1) / x_t (audit/methods/README.md),
-        # with x = a / (W n^2) and W the product of later constants. x changes only at the start of a block.
+        # The worst slopes are c_t x_(t-1) / x_t (audit/methods/README.md), with x = a / (W n^2) and W the
+        # product of later constants. x changes only at the start of a block.
         worst_slopes[first + starts[1:]] *= np.exp(-np.diff(log_x))
         worst_slopes[first] = 0.0  # any slope will do, since both models are still equal
     mu = float(np.linalg.norm(a_over_n))
@@ -218,9 +218,11 @@ def hidden_state_epsilon(
       noise_multiplier: the standard deviation of the noise, divided by the clipping norm.
       insertions: the number of steps that insert the canary.
       lipschitz: the Lipschitz constant of a noiseless training step without the canary, as a map between
-        models: a number, or one for each of the insertions * k steps. For a convex loss, the constant is 1 if
-        the learning rate is at most 2 / smoothness, and 1 - learning rate * weight decay with an L2 penalty
-        (see `audit/methods/README.md`). The bound does not apply to momentum or Adam.
+        models: a number, or one for each of the insertions * k steps. If gradients, after clipping, come from
+        a convex loss, the constant is 1 for learning rates of at most 2 / smoothness. With an unclipped L2
+        penalty, it is 1 - learning rate * weight decay for learning rates of at most
+        2 / (smoothness + 2 * weight decay). See `audit/methods/README.md`. The bound does not apply to
+        momentum or Adam.
       k: the number of steps from one insertion to the next.
       insert: the step that inserts the canary in each period of k steps: "last", "first" or 1 to k.
       step_sizes: the learning rate: a number, or one for each step. Only their ratios matter.
@@ -248,7 +250,7 @@ def make_hidden_state(
 ) -> HiddenState:
     """Returns the bound on the last model, with bounds for larger Lipschitz constants in `margins`.
 
-    The margins show how much errors in the constants matter: each c becomes c + |c - 1| or c + 9 |c - 1|.
+    The margins show the effect of errors in the constants: each c becomes c + |c - 1| or c + 9 |c - 1|.
     `compute` returns the bound for any constants and schedule (`Periods`).
     """
     bound = compute(periods)
@@ -289,7 +291,7 @@ def spread_over_steps(name: str, given: ArrayLike, steps: int) -> Array:
 
 
 def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
-    """Returns the index of the first step with a shift that reaches the last iterate; else len(shifts).
+    """Returns the index of the first step whose shift reaches the last iterate; else len(shifts).
 
     A step with Lipschitz constant 0 erases earlier shifts, but not its own shift.
     """
@@ -299,15 +301,15 @@ def _find_first_relevant_step(shifts: Array, lipschitz: Array) -> int:
 
 
 def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers, Array]:
-    """Chooses the part a_t of the distance that noise masks at each step, to minimize mu = |a / n|.
+    """Chooses a_t, the part of the distance that noise masks at step t, to minimize mu = |a / n|.
 
     The distance between models with and without the canary is z_t = c_t z_(t-1) + s_t - a_t. Noise must mask
     (hide) it by step T.
 
-    Let W_t be the product of c_j with j > t. The masked parts W_t a_t must have the same sum as the shifts
-    W_t s_t. Without other constraints, x_t = a_t / (W_t n_t^2) would be the same for all steps. But noise
-    cannot mask later shifts (z_t >= 0), so isotonic regression divides the steps into blocks (derived in
-    audit/methods/README.md). Each block masks its own shifts, with an x that increases from block to block:
+    Let W_t be the product of all c_j with j > t. The masked parts W_t a_t must have the same sum as the
+    shifts W_t s_t. Without other constraints, x_t = a_t / (W_t n_t^2) would be the same for all steps. But
+    noise cannot mask later shifts (z_t >= 0), so isotonic regression divides the steps into blocks (derived
+    in audit/methods/README.md). Each block masks its own shifts, and x increases from block to block:
 
         x = sum W_t s_t / sum (W_t n_t)^2,    a_t / n_t = W_t n_t x.
 
@@ -315,7 +317,7 @@ def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers,
 
     Args:
       s: (T,) the shifts s_t. The first must be above 0.
-      c: (T,) the Lipschitz constants c_t, above 0. The first may be 0, since it has no effect.
+      c: (T,) the Lipschitz constants c_t, which must be above 0 except for the first, which has no effect.
       n: (T,) the noise n_t, above 0 at steps with a shift.
 
     Returns:
@@ -328,7 +330,7 @@ def _choose_masked_parts(s: Array, c: Array, n: Array) -> tuple[Array, Integers,
     with np.errstate(divide="ignore"):  # -inf without noise
         log_wn = log_w + np.log(n)
 
-    # Find the blocks. The regression has P points: each shift, with the noise until the next shift.
+    # Find the blocks. The regression's P points are the shifts, each with the noise up to the next shift.
     shifted = np.flatnonzero(s > 0)  # (P,)
     log_sums = log_w[shifted] + np.log(s[shifted])
     log_weights = np.logaddexp.reduceat(2 * log_wn, shifted)

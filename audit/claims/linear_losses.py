@@ -54,7 +54,7 @@ class _Observation(NamedTuple):
         )
 
     def compute_log_delta(self, threshold: float, sign: int) -> float:
-        """Returns the log of the delta at epsilon = sign * log r(threshold), for the density ratio r = P / Q.
+        """Returns the log of the delta at epsilon = sign * log r(threshold).
 
         The most powerful event for this epsilon is x > threshold (sign 1) or x < threshold (sign -1).
         """
@@ -69,8 +69,8 @@ class _Observation(NamedTuple):
     def compute_epsilon(self, delta: float, sign: int) -> float:
         """Returns the epsilon at delta for adding the canary (sign 1) or for removing it (sign -1).
 
-        Each threshold t determines an epsilon, sign * log r(t), and a delta (`compute_log_delta`). We search
-        for the threshold with the given delta.
+        Each threshold t determines epsilon = sign * log r(t) and its delta (`compute_log_delta`). We search
+        for the threshold that gives `delta`.
         """
 
         def compute_difference(threshold: float) -> float:
@@ -110,7 +110,7 @@ def expected_epsilon(composition: Composition, steps: int, delta: float) -> floa
     if mu == 0 or math.isinf(mu):
         return mu  # epsilon is also 0 or infinite
 
-    # We drop insertion counts in negligible tails, but keep one above 0, so the canary has an effect.
+    # We drop insertion counts in negligible tails. The largest is at least 1, so the canary has an effect.
     insertions = scipy.stats.binom(n, rate)
     fewest = insertions.ppf(_DROPPED * delta)
     most = max(insertions.isf(_DROPPED * delta), 1.0)

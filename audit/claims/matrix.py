@@ -37,11 +37,11 @@ class MatrixMechanism(GaussianClaim):
       steps: T, the number of steps.
       k: the number of steps in a period; one of them inserts the canary.
       insert: the step of each period that inserts the canary: "last", "first", or a number from 1 to k.
-      min_separation: the minimum number of steps from one participation of an example to the next, if a
-        sampler chooses the steps. `k` and `insert` are then ignored.
+      min_separation: the minimum distance, in steps, between an example's participations, if a sampler
+        chooses the steps. `k` and `insert` are then ignored.
       participations: the maximum number of steps that use an example; by default, limited only by `steps`.
 
-    Raises InputError for values out of range.
+    Raises InputError for out-of-range values.
 
     >>> claim = audit.MatrixMechanism("bsr:16", noise_multiplier=2.482, steps=1250, k=25)
     >>> round(claim.epsilon(1e-5), 1), round(claim.last_model_if_linear(1e-5), 1)
@@ -112,7 +112,7 @@ class MatrixMechanism(GaussianClaim):
 
         With `min_separation`, insertions happen at the earliest possible steps. This is the worst case if the
         coefficients of S are non-negative and non-increasing (Kalinin and Lampert, 2024, Theorem 2). Raises
-        InputError for other strategies and for values out of range.
+        InputError for other strategies and out-of-range values.
         """
         pattern = np.zeros(self.steps)
         if self.min_separation is None:

@@ -6,10 +6,10 @@ adversary, uses the example. Let X be the ratio of their densities with and with
     X = (1 / b) sum_i exp((2 z_i - 1) / (2 sigma^2)),   z_i ~ N(0, sigma^2) without the example.
 
 The mean of X is 1. delta(epsilon) is E[(X - e^epsilon)+] for adding the example, and E[(1 - e^epsilon X)+]
-for removing it. Both deltas are convex in X and in each term of the sum. The ratio for several epochs is a
-product, so both are also convex in the ratio for each epoch. Delta therefore rises if we spread probability
-mass around its mean, and falls if we concentrate it there. Whenever we add two terms, we move the mass to a
-grid in one of these two ways.
+for removing it. Both deltas are convex in X and in each term of the sum. The ratio for several epochs is the
+product of their ratios, so both deltas are also convex in each of these. Delta therefore rises if we spread
+probability mass around its mean, and falls if we concentrate it there. Whenever we add two terms, we move the
+mass to a grid in one of these two ways.
 
 Chua et al. (2024, arXiv 2412.16802) simulate this ratio. Feldman and Shenfeld (2026, arXiv 2602.17284) bound
 it differently in their package pld-accounting.
@@ -28,7 +28,7 @@ from audit.laws import conversions
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-NUM_CELLS = 1500  # per grid; more cells are slower but tighter
+NUM_CELLS = 1500  # per grid; more cells take longer but tighten bounds
 _FAR = 8.0  # a term's grid extends this many standard deviations beyond both means
 _MAX_MASS_BELOW = 1e-8  # the probability below a mean's grid
 _MAX_MEAN_ABOVE = 1e-16  # the part of E[X] above a mean's grid, which adds to delta
@@ -36,13 +36,13 @@ _MAX_LOSSES = 2**17  # of an epoch
 
 
 class _RatioPmf(NamedTuple):
-    """A discrete distribution of the mean of several terms of the density ratio X (see the module docstring).
+    """The mean of terms of the density ratio X (see the module docstring), as a discrete distribution.
 
     Attributes:
-      values: (n,) the values of the mean, ascending, at least 0.
+      values: (n,) the possible values of the mean, non-negative and ascending.
       masses: (n,) their probabilities without the example.
-      dropped_mean: 1 minus the expected value, the part lost by dropping or lowering large values. Upper
-        bounds on delta include this loss. For lower bounds, it is 0.
+      dropped_mean: 1 minus the expected value: the loss from dropping or lowering large values. Upper bounds
+        on delta include it. For lower bounds, it is 0.
       terms: The number of terms.
     """
 
@@ -81,8 +81,7 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _RatioPmf:
     """Returns the distribution of a term of the density ratio X, as atoms on a grid.
 
     The term of a step with noisy sum z is exp((2 z - 1) / (2 sigma^2)). Its logarithm is N(-1 / (2 sigma^2),
-    1 / sigma^2) without the example, and N(1 / (2 sigma^2), 1 / sigma^2) with it. The grid raises delta if
-    `pessimistic`, and lowers it otherwise.
+    1 / sigma^2) without the example, and N(1 / (2 sigma^2), 1 / sigma^2) with it.
     """
     # A grid for the term's logarithm, with an unbounded cell at each end.
     log_mean = 1 / (2 * sigma**2)  # with the example; without it the mean is -log_mean
@@ -94,8 +93,8 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _RatioPmf:
     # in the cell, since the term is a ratio of densities. `mass_between` takes standardized ends.
     masses = conversions.mass_between((ends + log_mean) * sigma)
     masses_times_mean = conversions.mass_between((ends - log_mean) * sigma)
-    # We drop far cells whose mass underflows to 0. This lowers delta, so an upper bound adds
-    # `dropped_mean`, the cells' mass with the example. A mean that underflows to 0 raises delta for removal,
+    # We drop far cells whose mass underflows to 0. This lowers delta, so upper bounds add back the cells'
+    # mass with the example (`dropped_mean`). A mean that underflows to 0 raises delta for removal,
     # E[(1 - e^epsilon X)+], so a lower bound also drops such cells.
     is_kept = masses > 0
     if not pessimistic:
@@ -110,9 +109,7 @@ def _discretize_term(sigma: float, pessimistic: bool) -> _RatioPmf:
 def _average(first: _RatioPmf, second: _RatioPmf, pessimistic: bool) -> _RatioPmf:
     """Averages two groups of terms of the ratio X and returns the mean's distribution on a geometric grid.
 
-    `first` and `second` are the distributions of the two groups' means. The grid raises delta if
-    `pessimistic`, and lowers it otherwise. Upper bounds on delta include `dropped_mean`, the part of the mean
-    lost by lowering values above the grid.
+    `first` and `second` are the distributions of the two groups' means.
     """
     terms = first.terms + second.terms
     weight = first.terms / terms
@@ -133,7 +130,7 @@ def _average(first: _RatioPmf, second: _RatioPmf, pessimistic: bool) -> _RatioPm
 def _move_to_grid(
     values: Array, masses: Array, edges: Array, dropped_mean: float, terms: int, pessimistic: bool
 ) -> _RatioPmf:
-    """Moves the distribution of a mean of `terms` terms of the density ratio X to a grid.
+    """Moves atoms to a grid: the distribution of the mean of `terms` terms of the density ratio X.
 
     If `pessimistic`, we raise delta by spreading each atom's mass to the adjacent edges. Otherwise, we lower
     delta by concentrating the mass between two edges at its mean.
@@ -163,12 +160,12 @@ def _spread(values: Array, masses: Array, grid: Array) -> tuple[Array, float]:
     Atoms above the grid are moved to its last point.
 
     Args:
-      values: (n,) the values of the atoms, at least the first point of the grid.
+      values: (n,) the atoms' values, none below the first grid point.
       masses: (n,) their masses.
       grid: (m,) ascending points.
 
     Returns:
-      (m,) the masses of the grid points, and the part of the mean lost by moving atoms above the grid.
+      (m,) the masses of the grid points, and how much lowering atoms above the grid reduces the mean.
     """
     size = len(grid)
     places = np.searchsorted(grid, values, side="right") - 1
@@ -216,7 +213,7 @@ def _find_losses(ratio: _RatioPmf, epochs: int, pessimistic: bool) -> "PrivacyLo
     masses = ratio.masses[is_positive]
 
     # The grid points for log X are i * spacing, for i from first to last. Spare points at the ends leave room
-    # for rounding. The rounding errors of all epochs add up to at most 0.005, unless that would take more
+    # for rounding. The rounding errors of all epochs add up to at most 0.005, unless this would require more
     # than _MAX_LOSSES points.
     spacing = max(min(0.001, 0.005 / epochs), float(np.ptp(logs)) / _MAX_LOSSES)
     first = math.floor(logs[0] / spacing) - 1

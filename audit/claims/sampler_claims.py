@@ -34,7 +34,7 @@ class TruncatedPoisson:
       examples: the number of examples in the data set.
       largest_batch: the maximum number of examples in a batch.
 
-    Raises InputError for values out of range.
+    Raises InputError for out-of-range values.
 
     >>> audit.TruncatedPoisson(examples=60_000, largest_batch=700).largest_batch
     700
@@ -113,7 +113,7 @@ class _Sampler(NamedTuple):
     Attributes:
       bound_every_model: maps (noise multiplier, batches per epoch, epochs, delta) to bounds on epsilon.
       bound_last_model: maps (schedule, delta) to the upper bound on the last model's epsilon.
-      advice: the condition for a valid claim; if empty, `_advise_changes` writes the advice.
+      advice: the condition for a valid claim; if it is empty, `_advise_changes` writes the advice.
       must_stay_secret: information that invalidates the last model's bound if anyone sees it.
       order: the condition on the order of examples; may be empty.
     """
@@ -135,7 +135,7 @@ def sampler_claims(
     tail: int = 0,
     delta: float = 1e-5,
 ) -> SamplerClaims:
-    """Returns the epsilon you may claim for a sampler if adversaries see all models or only the last one.
+    """Returns the epsilons you may claim for a sampler: one for all models together, one for the last model.
 
     Args:
       sampler: "poisson", "balls_in_bins", "random_allocation", "shuffled", "any_order" (each example once per
@@ -285,7 +285,7 @@ def _compose_truncated(sigma: float, batches: int, epochs: int, delta: float) ->
 def _bracket_truncated(
     sampler: TruncatedPoisson, sigma: float, batches: int, epochs: int, delta: float
 ) -> EveryModel:
-    """Returns the smaller upper bound on epsilon for truncated batches, dp-accounting's or composition's."""
+    """Returns dp-accounting's upper bound on epsilon for truncated batches, or composition's if smaller."""
     import dp_accounting  # slow to load
     from dp_accounting.pld import PLDAccountant
 
@@ -303,7 +303,7 @@ def _bracket_truncated(
 
 
 def _bracket_cyclic(sigma: float, batches: int, epochs: int, delta: float) -> EveryModel:
-    """Returns the exact epsilon for batches in a fixed order, for any number of batches."""
+    """Returns the exact epsilon for any number of batches in a fixed order."""
     epsilon = accounting.epsilon_upper_bound(sigma, epochs, delta)
     return EveryModel(epsilon, "composition of epochs, exact", lower=epsilon)
 
@@ -315,7 +315,7 @@ def _advise_changes(epochs: int, delta: float, poisson: float, last_model: LastM
     (`last_model.tail`), the advice also suggests releasing only that model. Otherwise, it states that
     model's epsilon.
 
-    The advised noise suffices for any order, since training that uses an example once per epoch is mu-GDP
+    The recommended noise suffices for any order, since training that uses an example once per epoch is mu-GDP
     with mu = sqrt(epochs) / sigma.
     """
     sigma = math.sqrt(epochs) / conversions.mu_from_epsilon(poisson, delta)
@@ -336,7 +336,7 @@ _UNIFORM = "every epoch draws a fresh uniform order, which is not checked"
 _ALLOCATION = _Sampler(
     brackets.bracket_allocation,
     samplers.bound_one_of_each_epoch,
-    advice="The claim is true if the step of every example is drawn independently in each epoch.",
+    advice="The claim is true if every example's step is drawn independently in each epoch.",
     order=_UNIFORM,
 )
 

@@ -71,12 +71,12 @@ class StepWeights(NamedTuple):
 
     @property
     def no_participation(self) -> int:
-        """Returns T, the step number that means no participation."""
+        """Returns T, the step number that represents no participation."""
         return len(self.log_w) - 1
 
 
 class Schedule(NamedTuple):
-    """The steps of a training run with batches drawn by a sampler.
+    """The steps of a training run that uses a sampler.
 
     Attributes:
       noise_multiplier: sigma.
@@ -96,7 +96,7 @@ def make_schedule(
 ) -> Schedule:
     """Returns the schedule of all epochs, followed by `tail` noise-only steps with Lipschitz constant 1.
 
-    `lipschitz` is the Lipschitz constant of the epochs' steps, or an array with one for each step.
+    `lipschitz` is the Lipschitz constant of the epochs' steps: a number, or one for each step.
     """
     constants = spread_over_steps("lipschitz", lipschitz, batches * epochs)
     weights = weigh_steps(np.append(constants, np.ones(tail)))
@@ -104,10 +104,7 @@ def make_schedule(
 
 
 def weigh_steps(lipschitz: Array) -> StepWeights:
-    """Returns the weights of T steps in the last model: W_t is the product of later Lipschitz constants.
-
-    The variances that noise N(0, I) adds to the last model sum W^2 over the steps before t, or from t on.
-    """
+    """Returns the weights of T steps from their Lipschitz constants (T,)."""
     # A constant of 0 erases the shifts of all earlier steps, so `first` is the first step that matters.
     first = int(np.flatnonzero(lipschitz == 0).max(initial=0))
     constants = lipschitz.copy()
@@ -137,8 +134,8 @@ def compute_pattern_mus(
 
     Args:
       weights: The weights of T steps.
-      patterns: (N, K) the steps that use the example, ascending from 0 to T - 1; T means no participation.
-      log_shifts: (N, K) the log of how far each participation shifts the last model; by default log W_t.
+      patterns: (N, K) the steps (0 to T - 1) that use the example, ascending; T means no participation.
+      log_shifts: (N, K) the log of each participation's shift of the last model; by default log W_t.
     """
     reaches_last_model = (patterns >= weights.first) & (patterns < weights.no_participation)
     if log_shifts is None:
@@ -152,7 +149,7 @@ def compute_pattern_mus(
 def _minimize_mu_squared(
     log_shifts: Array, log_variances: Array, reaches_last_model: Bits
 ) -> Array:
-    """Returns the smallest mu^2 (N,) for which noise can mask the shifts of N participation patterns.
+    """Returns the smallest cost mu^2 (N,) of masking the shifts of N participation patterns with noise.
 
     As in a Gaussian mechanism, noise of variance V hides (masks) a shift S at a cost of mu^2 = S^2 / V. Noise
     can mask earlier shifts, but not later ones. For each pattern:
@@ -162,12 +159,12 @@ def _minimize_mu_squared(
             while the block below has at least the top's S / V, pool the two (add S and V)
         mu^2 = sum of S^2 / V over the stack
 
-    A block with a larger S / V than the next one should also use that block's noise. Pooling is an isotonic
-    regression (derived in audit/methods/README.md).
+    If a block has a larger S / V than the next block, it should also use the next block's noise. Pooling is
+    an isotonic regression (derived in audit/methods/README.md).
 
     Args:
-      log_shifts: (N, K) the log of how far each participation shifts the last model.
-      log_variances: (N, K) the log variance that noise until the next participation adds to the last model.
+      log_shifts: (N, K) log S. Each participation shifts the last model by S.
+      log_variances: (N, K) log V (`_compute_log_variances`).
       reaches_last_model: (N, K) False for participations to ignore.
     """
     num_patterns, participations = log_shifts.shape
@@ -196,11 +193,11 @@ def _minimize_mu_squared(
 
 
 def _compute_log_variances(weights: StepWeights, patterns: Steps) -> Array:
-    """Returns the log variance (N, K) that noise until the next participation adds to the last model.
+    """Returns the log variance (N, K) of the last model due to noise from each participation until the next.
 
     For participations at steps t and u, the variance is the sum of W_j^2 for t <= j < u (`StepWeights`),
-    computed as before(u) - before(t) or from(t) - from(u). To lose fewer digits, we subtract the smaller
-    sum. `patterns` (N, K) lists the steps that use the example, or T for no participation.
+    computed as before(u) - before(t) or from(t) - from(u). For precision, we subtract the smaller sum.
+    `patterns` (N, K) is as in `compute_pattern_mus`.
     """
     end = np.full(len(patterns), weights.no_participation)
     following = np.column_stack([patterns[:, 1:], end])  # the step of the next participation
@@ -216,7 +213,8 @@ def _compute_log_variances(weights: StepWeights, patterns: Steps) -> Array:
 def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
     """Returns an upper bound on epsilon at delta for a mixture of N mu-GDP mechanisms.
 
-    At this epsilon, rounded up, the mechanisms' mean delta is `delta`. `mus` and `probabilities` are (N,).
+    The result is the smallest epsilon, rounded up, at which the mechanisms' mean delta is at most `delta`.
+    `mus` and `probabilities` are (N,).
     """
 
     def exceeds(epsilon: float) -> bool:
@@ -232,8 +230,8 @@ def mix_epsilon(mus: Array, probabilities: Array, delta: float) -> float:
 def bound_any_order(schedule: Schedule, delta: float) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon if each epoch uses the example once, in any step.
 
-    We divide all participation patterns (the steps that use the example) into strata by their last steps,
-    which affect mu most. The largest of the strata's bounds on mu is valid for every pattern.
+    We divide all participation patterns into strata by their last steps, which affect mu most. The largest of
+    the strata's bounds on mu is valid for every pattern.
     """
     strata = _stratify_by_last_epochs(schedule.batches, schedule.epochs, _MAX_STRATA)
     # Noise N(0, sigma^2) divides mu by sigma.
@@ -267,7 +265,6 @@ def bound_one_of_each_epoch(
         schedule.batches, schedule.epochs, min(_MAX_STRATA, max_enumerated)
     )
     draws = max(simulated // len(strata.probabilities), 50)
-    # Noise N(0, sigma^2) divides mu by sigma.
     mus = _simulate_strata(schedule, strata, draws, seed) / schedule.noise_multiplier
     worst = _compute_worst_mus(schedule, strata) / schedule.noise_multiplier
     epsilon = _bound_simulated(mus, worst, strata.probabilities, delta)
@@ -322,9 +319,8 @@ def _simulate_strata(schedule: Schedule, strata: _Strata, draws: int, seed: int)
 def _stratify_by_last_epochs(batches: int, epochs: int, max_strata: int) -> _Strata:
     """Divides the patterns with one step per epoch into at most `max_strata` strata with similar mu.
 
-    A pattern lists the steps that use the example and determines mu. A stratum restricts the step to an
-    interval in each of the last L epochs. The later the step, the less noise follows it, and the more it
-    matters. So intervals are shortest near the end of an epoch.
+    A stratum restricts the step to an interval in each of the last L epochs. The later the step, the less
+    noise follows it, and the more it matters. So intervals are shortest near the end of an epoch.
     """
     intervals = min(batches, _MAX_INTERVALS, max_strata)
     last_epochs = 0  # L
@@ -349,10 +345,9 @@ def _stratify_by_last_epochs(batches: int, epochs: int, max_strata: int) -> _Str
 def _compute_worst_mus(schedule: Schedule, strata: _Strata) -> Array:
     """Returns an upper bound (S,) on the mu of each stratum's participation patterns, for noise N(0, I).
 
-    A pattern uses the example in one step per epoch. A stratum allows steps from `lows` to `highs` in the
-    last epochs. Step t shifts the last model by at most its weight W_t. The bound is the mu of a hypothetical
-    pattern: the last allowed step of each epoch, with the largest allowed W_t as its shift. This is the worst
-    case, because noise that masks these shifts can also mask smaller or earlier ones.
+    Step t shifts the last model by at most its weight W_t. The bound is the mu of a hypothetical pattern: the
+    last allowed step of each epoch, with the largest allowed W_t as its shift. This is the worst case,
+    because noise that masks these shifts can also mask smaller or earlier ones.
     """
     batches = schedule.batches
     epochs = schedule.epochs
@@ -379,9 +374,9 @@ def bound_poisson(
 ) -> MixtureBound:
     """Returns an upper bound on the last model's epsilon for Poisson sampling at the same rate in each step.
 
-    We simulate some participation patterns (the steps that use the example). We limit their mu to that of a
-    hypothetical pattern that is worse than nearly all others. We reserve `delta` / 1000 for the exceptions,
-    which have at most this probability. The bound is too low with probability at most ERROR.
+    We simulate some participation patterns. We cap their mu at the mu of a hypothetical pattern that is worse
+    than nearly all others. We reserve `delta` / 1000 for the exceptions, which have at most this probability.
+    The bound is too low with probability at most ERROR.
 
     Args:
       simulated: The number of patterns to simulate, rounded up to a multiple of _CHUNK.
@@ -392,8 +387,8 @@ def bound_poisson(
         rate = 1 / batches
     steps = batches * epochs
 
-    # Patterns rarely have more or later participations than `latest`. Step t shifts the last model by at most
-    # its weight W_t. Since earlier weights may be larger, we assume the largest one up to t.
+    # Patterns rarely have more participations than `latest`, or later ones. Step t shifts the last model by
+    # at most its weight W_t. Since earlier weights may be larger, we use the largest weight up to t.
     latest = _find_latest_steps(steps, rate, _RESERVED * delta)
     largest_log_w = np.maximum.accumulate(weights.log_w[:steps])
     usual_limit = compute_pattern_mus(weights, latest[None], log_shifts=largest_log_w[latest][None])
@@ -432,18 +427,18 @@ def _simulate_poisson(
 def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
     """Returns the steps (K,), ascending, of a participation pattern that is worse than nearly all others.
 
-    A pattern with more or later steps is worse. A random pattern includes each step with probability `rate`.
-    We bound its number of participations in the last 1, 2, 4, ... steps and in all steps. The number exceeds
-    any of these bounds with probability at most `dropped`. The result has as many participations as the
-    bounds allow, as late as possible.
+    A pattern with more steps or later steps is worse. A random pattern includes each step with probability
+    `rate`. We bound its number of participations in the last 1, 2, 4, ... steps and in all steps. The number
+    exceeds any of these bounds with probability at most `dropped`. The result has as many participations as
+    the bounds allow, as late as possible.
     """
     # The bounds are quantiles of binomial distributions, which share `dropped` equally.
     lengths = np.unique(np.append(2 ** np.arange(int(math.log2(steps)) + 1), steps))
     bounds = scipy.stats.binom.isf(dropped / len(lengths), lengths, rate).astype(np.int64)
 
-    # We work backwards from the end of training. If a bound allows more participations than the previous one,
-    # we place the additional ones just before `end`, in the latest steps that only this bound covers. They
-    # fit, since an additional step raises a quantile by at most 1.
+    # We work backwards from the end of training. If a bound exceeds the previous bound, we place the extra
+    # participations just before `end`, in the latest steps that the previous bounds do not cover. They fit,
+    # since an additional step raises a quantile by at most 1.
     latest: list[int] = []
     end = steps
     for length, bound in zip(lengths, bounds, strict=True):
@@ -455,7 +450,7 @@ def _find_latest_steps(steps: int, rate: float, dropped: float) -> Steps:
 
 
 def _bound_simulated(mus: Array, worst: Array, probabilities: Array, delta: float) -> float:
-    """Returns an upper bound on epsilon for an unknown participation pattern, from simulated patterns.
+    """Uses simulated patterns to bound epsilon from above for an unknown participation pattern.
 
     Given the pattern, training is mu-GDP. At the returned epsilon, the mean delta over all patterns is at
     most `delta`, except with probability at most ERROR. The deltas of each row of `mus`, weighted by the

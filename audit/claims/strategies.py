@@ -79,7 +79,7 @@ class Dense(NamedTuple):
         return np.asarray(np.linalg.solve(self.matrix.T, values))
 
     def noise_coefficients(self) -> tuple[Array, Array]:
-        """Returns B = [1] and A (T, T). The noise n = S^-1 z is n_t = sum_i A[t, i] z_(t-i), over i <= t."""
+        """Returns B = [1] and A (T, T). The noise n = S^-1 z satisfies n_t = sum_(i <= t) A[t, i] z_(t-i)."""
         inverse = np.linalg.inv(self.matrix)
         step = np.arange(len(self.matrix))[:, None]
         # `tril` drops entries with t - i < 0.
@@ -129,7 +129,7 @@ def read_strategy(text: str, steps: int) -> Strategy:
       steps: T, the number of steps.
 
     Raises:
-      InputError: the string names no strategy, or a file that has changed or does not fit T steps.
+      InputError: the string names no strategy, or its file has changed or does not fit T steps.
     """
     if text == INDEPENDENT:
         return Toeplitz()
@@ -180,9 +180,9 @@ def _list_strategies(text: str) -> str:
 
 
 def make_strategy(values: ArrayLike, steps: int) -> Strategy:
-    """Returns the strategy with given coefficients (n,), the first column of S, or a given matrix S (T, T).
+    """Returns the strategy for the first column of S, (n,), or for all of S, (T, T).
 
-    The first T coefficients determine a Toeplitz matrix; missing ones are 0.
+    The first T coefficients of a column determine a Toeplitz matrix; missing ones are 0.
 
     Raises InputError for other shapes and for values that do not define a strategy.
     """

@@ -13,7 +13,7 @@ from audit.errors import InputError, require
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 Integers = NDArray[np.int64]
-MAX_SCORE = 1e100  # squares of scores overflow above 1e154, and sums of squares even earlier
+MAX_SCORE = 1e100  # squares overflow for scores above 1e154, and sums of squares even earlier
 
 
 def real(name: str, values: ArrayLike) -> NDArray[np.generic]:

@@ -1,17 +1,16 @@
 """Scores of canaries, and each run's errors at a given threshold.
 
-A canary is in if the run inserted it, and out if not. A miss is a canary that is in but guessed to be out; a
-false alarm is the reverse. There are two designs. In both, runs are independent, each has K canaries from the
-same distribution, and a guess depends only on its canary.
+A canary is in if the run inserted it, and out if not. A miss is an inserted canary that is guessed to be out;
+a false alarm is the reverse. There are two designs. In both, runs are independent, each has K canaries from
+the same distribution, and a guess depends only on its canary.
 
 Sets (LiDP paper, Section 3): the runs of one set insert K canaries and yield misses. The other runs insert K
 - 1 canaries and score fresh, left-out canaries, which yield false alarms.
 
-Coins: every canary of every run is in with probability 1/2, independently, so every run yields misses and
-false alarms. Fix a canary k and the coins of all other canaries. Then runs with k in and with k out are
-neighbours, so if the mechanism is f-DP, the error rates of guesses about k satisfy FNR_k >= f(FPR_k). The
-expectation of 2 / K sum_k coin_k miss_k is the mean of FNR_k over k, even if the canaries in a run depend on
-each other.
+Coins: each run inserts each canary with probability 1/2, independently, so every run yields misses and false
+alarms. Fix a canary k and the coins of all other canaries. Runs with and without k are then neighbours, so if
+the mechanism is f-DP, the error rates of guesses about k satisfy FNR_k >= f(FPR_k). The expectation of
+2 / K sum_k coin_k miss_k is the mean of FNR_k over k, even if the canaries in a run depend on each other.
 
 If a mechanism is f-DP, FNR >= f(FPR) for all neighbours and rejection regions. Averaging over random
 canaries, data and regions gives E[FNR] >= E[f(FPR)] >= f(E[FPR]), since f is convex. Therefore, upper limits
@@ -45,17 +44,17 @@ _LIMITS_FRACTION = 0.1  # share of a bound's error probability spent on limits f
 _MIN_QUANTILES = 1_000
 _MAX_QUANTILES = 20_000
 FAILED = -1.0  # the cosine assigned to failed runs, below all others
-# The dimension d of the cosines that represent ranks. Up to 9 standard deviations, sqrt(d) times such a
-# cosine has normal probabilities, to within 1e-11.
+# The dimension d of the cosines that represent ranks. Up to 9 standard deviations, the probabilities of
+# sqrt(d) times such a cosine match the normal distribution to within 1e-11.
 RANK_DIMENSION = 10**12
 
 
 class RunErrors(NamedTuple):
-    """Each run's errors if we guess that canaries with scores above a threshold are in.
+    """Each run's errors if we guess that canaries with scores above a threshold were inserted.
 
     Attributes:
-      misses: (n,) how many canaries of each run were in but not above the threshold.
-      alarms: (m,) how many canaries of each run were out but above the threshold.
+      misses: (n,) the number of inserted canaries in each run that do not score above the threshold.
+      alarms: (m,) the number of left-out canaries in each run that score above the threshold.
       canaries_in, canaries_out: how many canaries per run can count as misses, and how many as false alarms.
       scale_in: the mean of scale_in * misses / canaries_in is at least the average false-negative rate.
       scale_out: the mean of scale_out * alarms / canaries_out is at least the average false-positive rate.
@@ -73,9 +72,9 @@ class RunErrors(NamedTuple):
     def rates(self) -> tuple[Array, Array]:
         """Returns each run's estimates of the false-positive rate (m,) and the false-negative rate (n,).
 
-        A rate is scale * errors / canaries. With coins, `canaries` counts all K, so the scale is 1 over their
-        probability of being in (for misses) or out (for false alarms). It is 2 with fair coins and 1 without.
-        Canaries are left out in m runs and inserted in n.
+        A rate is scale * errors / canaries. With coins, `canaries` counts all K, so the scale is the inverse
+        of the probability that a canary is in (for misses) or out (for false alarms). It is 2 for fair coins,
+        and 1 without coins. Canaries are left out in m runs and inserted in n.
         """
         false_positive_rates = self.scale_out * self.alarms / self.canaries_out
         false_negative_rates = self.scale_in * self.misses / self.canaries_in
@@ -90,7 +89,7 @@ class Counted(NamedTuple):
     """A threshold and the resulting errors.
 
     Attributes:
-      threshold: we guess that canaries with higher scores are in.
+      threshold: we guess that canaries with higher scores were inserted.
       pilot: the errors in the runs used to choose the threshold.
       rest: the errors in the other runs, used for the bound.
     """
@@ -101,7 +100,7 @@ class Counted(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A table with one row per run, as in a file, used to find repeated rows.
+    """A table with one row per run, for finding repeated rows.
 
     Attributes:
       scores: (n, K), K scores in each of n rows.
@@ -161,7 +160,7 @@ class Coins(NamedTuple):
         return self.scores[self.presence], self.scores[~self.presence]
 
     def errors(self, threshold: float) -> RunErrors:
-        """Returns each run's errors if we guess that canaries with scores above a threshold are in."""
+        """Returns each run's errors if we guess that canaries with scores above a threshold were inserted."""
         guessed_in = self.scores > threshold
         canaries = guessed_in.shape[1]
         # On average, half of the K canaries are in, so error rates are 2 * errors / K.
@@ -178,10 +177,10 @@ class Coins(NamedTuple):
     def widen(self, errors: RunErrors, error: float) -> tuple[RunErrors, float]:
         """Returns `errors`, with larger scales if coins may be unfair, and the remaining error probability.
 
-        `error` is the error probability of a bound. For a user's coins, we spend a tenth of it on confidence
-        limits, low and high, for the probability of "in". An error rate is scale * errors / canaries. For
-        fair coins, scales are 1 / 0.5 = 2. The scales 1 / low and 1 / (1 - high) overestimate both error
-        rates.
+        `error` is the error probability of a bound. For a user's coins, we spend a tenth of `error` on
+        confidence limits, low and high, for the probability of "in". An error rate is
+        scale * errors / canaries. For fair coins, scales are 1 / 0.5 = 2. The scales 1 / low and
+        1 / (1 - high) overestimate both error rates.
         """
         # Our own coins are fair.
         if not self.from_user:
@@ -229,7 +228,7 @@ class Sets(NamedTuple):
     def split(self) -> tuple["Sets", "Sets"]:
         """Returns (pilot, rest), each with runs from both sets; pilot runs are used to choose a threshold.
 
-        The scores' ranks seed the draw, so it is invariant under increasing transformations.
+        The draw is seeded as in `Coins.split`.
         """
         distinct = np.unique(np.concatenate(self.pooled()))
         ranks_in = np.searchsorted(distinct, self.inserted)
@@ -242,10 +241,9 @@ class Sets(NamedTuple):
         return self.inserted.ravel(), self.fresh.ravel()
 
     def errors(self, threshold: float) -> RunErrors:
-        """Returns each run's errors if we guess that canaries with scores above a threshold are in.
+        """Returns each run's errors if we guess that canaries with scores above a threshold were inserted.
 
-        The runs with canaries, `inserted` (n, K), yield misses. The other runs, `fresh` (m, M), yield false
-        alarms.
+        Misses come from `inserted` (n, K), and false alarms from `fresh` (m, M).
         """
         misses = (self.inserted <= threshold).sum(1, dtype=np.float64)
         alarms = (self.fresh > threshold).sum(1, dtype=np.float64)
@@ -339,7 +337,7 @@ class Fresh(NamedTuple):
 
     def ranks(self) -> Integers:
         """Returns the ranks that cosines represent, (R, K), from 1 (the highest score) to `draws` + 1."""
-        # The cosine of rank r has the tail probability r / (draws + 1), up to rounding.
+        # The cosine of rank r has tail probability r / (draws + 1), up to rounding.
         tails = np.exp(cosine_law.log_sf(self.cosines, self.dimension))
         return np.asarray(np.rint(tails * (self.draws + 1)), np.int64)
 
@@ -426,7 +424,7 @@ def make_sets(scores_in: ArrayLike, scores_out: ArrayLike) -> Sets:
 def _require_no_presence(scores_in: Array, scores_out: Array) -> None:
     """Raises InputError if `scores_out` seem to be the presence bits of `scores_in`."""
     only_bits_out = np.array_equal(np.unique(scores_out), (0, 1))
-    # If `scores_in` are whole numbers too, both arrays may be guesses or votes.
+    # If `scores_in` also contains only whole numbers, both arrays may be guesses or votes.
     known_in = scores_in[~np.isnan(scores_in)]
     has_fractions_in = (known_in != np.round(known_in)).any()
     is_presence = only_bits_out and has_fractions_in and scores_in.shape == scores_out.shape

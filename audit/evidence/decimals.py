@@ -3,8 +3,8 @@
 Rounding raises some cosines above a threshold, by up to half a step s of the decimal grid. The cosine of a
 uniform direction has standard deviation 1/sqrt(d). Let x = s sqrt(d) be the step in standard deviations.
 
-- The fraction of cosines above a threshold grows by at most 0.2 x: half a step times a normal density, which
-is at most 0.4. For n independent cosines, that is at most 0.4 x sqrt(n) standard deviations of the fraction.
+- The fraction of cosines above a threshold grows by at most 0.2 x: half a step times a normal density (at
+most 0.4). For n independent cosines, that is at most 0.4 x sqrt(n) standard deviations of the fraction.
 - The probability of a cosine beyond T standard deviations grows by a factor of about exp(T x / 2).
 
 MAX_STEP is the largest allowed x. At this x, the fraction grows by 0.09 standard deviations for 200 runs of
@@ -24,7 +24,7 @@ _PRECISION = 2.0**-23  # the largest relative distance between a rounded float32
 
 
 def count_needed_decimals(dimension: int) -> int:
-    """Returns the smallest number of decimals with 10^-decimals sqrt(dimension) <= MAX_STEP."""
+    """Returns the smallest number of decimals for which 10^-decimals sqrt(dimension) <= MAX_STEP."""
     return math.ceil(math.log10(dimension) / 2 - math.log10(MAX_STEP))
 
 

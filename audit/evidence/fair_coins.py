@@ -1,8 +1,8 @@
 """Rejects a user's unfair or dependent coins before a bound uses them.
 
 Bounds from a single run need an independent fair coin for each canary. Bounds from several runs need
-independent coins that share one probability, which they estimate (`canaries.Coins.widen`). Each test is exact
-or conservative for fair coins.
+independent coins with the same probability, which these bounds estimate (`canaries.Coins.widen`). Each test
+is exact or conservative for fair coins.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ _PLURAL = {"run": "runs", "canary": "canaries"}
 
 
 def require_fair(presence: Bits) -> None:
-    """Raises InputError if bits (R, K) are very unlikely for independent fair coins.
+    """Raises InputError if independent fair coins are very unlikely to produce the bits (R, K).
 
     Fair coins are rejected with probability at most ERROR = 1e-6, split among the tests (Bonferroni).
     """
@@ -89,9 +89,9 @@ def _test_totals(totals: Integers, coins: int, row: str) -> _Test:
 def _test_lags(bits: Bits, column: str) -> _Test:
     """Tests whether bits (rows, columns) at any fixed distance within a row agree or differ too often.
 
-    Pairs of fair coins the same distance apart form no cycle, so their differences are also fair coins.
-    Distances range from 1 to 64 columns, up to half a row, to keep enough pairs. We multiply the smallest
-    p-value by the number of distances (Bonferroni).
+    Pairs at the same distance never form a cycle, so the differences of independent fair coins are also
+    independent and fair. Distances range from 1 to 64 columns, up to half a row, to keep enough pairs. We
+    multiply the smallest p-value by the number of distances (Bonferroni).
     """
     num_lags = min(64, bits.shape[1] // 2)
     compared = []
@@ -108,9 +108,9 @@ def _test_lags(bits: Bits, column: str) -> _Test:
 
 
 def _test_dispersion(totals: Integers, width: int, row: str) -> _Test:
-    """Tests whether the totals of rows of K = `width` coins vary too much or too little.
+    """Tests whether row totals vary too much or too little for rows of K = `width` fair coins.
 
-    The statistic X is the sum over rows of (2 S_r - K)^2 / K for row totals S_r. The p-value of an observed x
+    The statistic X is the sum of (2 S_r - K)^2 / K over rows r with totals S_r. The p-value of an observed x
     is twice the Chernoff bound, the minimum over t in _TILTS of exp(-t x) E[exp(t X)]. Positive t bound the
     upper tail and negative t the lower.
     """

@@ -18,7 +18,7 @@ two_worlds = canaries.make_sets  # runs with the canaries, and other runs withou
 
 
 def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
-    """Returns the evidence from canaries inserted or left out by independent fair coins.
+    """Returns the evidence from canaries inserted or left out by independent fair coin flips.
 
     Args:
       scores: (R, K), scores of any kind for K canaries in each of R runs; higher means in, NaN for a failed
@@ -37,7 +37,7 @@ def coins(scores: ArrayLike, presence: ArrayLike) -> Coins | OneRun:
     """
     # A user's coins may be slightly unfair, so bounds estimate the probability of "in".
     drawn = canaries.make_coins(scores, presence)._replace(from_user=True)
-    # Pasted rows make coins look unfair, but bounds count them only once.
+    # Copied rows make coins look unfair, but bounds count each row only once.
     check_with_or_without_copies(lambda part: fair_coins.require_fair(part.presence), drawn)
     if len(drawn.scores) > 1:
         return drawn
@@ -60,10 +60,11 @@ def cosines(
       values: (R, K), cosines of K canaries in each of R runs; (R,) for one canary per run; (1, K) for a
         single run. NaN for a failed run.
       dimension: d, the number of trained parameters.
-      presence: 1 if a fair coin inserted the canary, else 0, with the shape of `values`; None if all were in.
+      presence: the fair coin flips, in the shape of `values`: 1 if the canary was inserted, else 0. None if
+        all were inserted.
       leave_one_out: True if cosines depend on the other canaries' directions (`audit.directions.cosines`).
-      in_order: True if rows are sorted by the start times of their runs. The bound is then the largest one
-        reached after any run, and is valid whenever you stop. Ignored for a `OneRun`.
+      in_order: True if rows are sorted by the start times of their runs. The bound is then the largest of the
+        bounds after each run, and is valid whenever you stop. Ignored for a `OneRun`.
 
     Raises:
       InputError: for invalid shapes or values.

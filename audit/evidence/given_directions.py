@@ -4,7 +4,7 @@
 
 - a spread above 1/sqrt(d), which means that d counts parameters that are not trained (`_require_spread`);
 - columns with different means, as when the directions of all runs are drawn with the same seed;
-- a run whose squared cosines sum to more than is possible for any vector (`require_possible`).
+- a run whose squared cosines sum to more than uniform directions allow (`require_possible`).
 
 The first two checks each reject valid cosines with probability at most about LEVEL, as simulations confirm
 for spreads with K/d up to 1.
@@ -43,12 +43,10 @@ def given(
     presence: ArrayLike | None = None,
     in_order: bool = False,
 ) -> Fresh:
-    """Returns a user's cosines with fresh directions as evidence, after all checks (see `given.cosines`).
+    """Checks a user's cosines with fresh directions and returns them as evidence (see `given.cosines`).
 
-    `presence` marks inserted canaries; `in_order` means that rows are sorted by start time. Leave-one-out
-    cosines depend on other canaries' directions, so they are not `separate`. Raises InputError for invalid
-    values, coarsely rounded cosines, and cosines very unlikely for fresh uniform directions in `dimension`
-    dimensions.
+    Raises InputError for invalid values, and for cosines that are too coarsely rounded or very unlikely for
+    fresh uniform directions in `dimension` dimensions.
     """
     require_type("in_order", in_order, bool)
     d = require_dimension(dimension)
@@ -59,7 +57,7 @@ def given(
     design = Fresh(
         values, present, d, separate=not leave_one_out, from_user=True, in_order=in_order
     )
-    # Both tests assume independent rows, so a failed test is repeated without copied rows.
+    # Both tests assume independent rows, so if one fails, we repeat it without copied rows.
     check_with_or_without_copies(_require_fresh, design)
     check_with_or_without_copies(_require_spread, design)
     require_possible(values, d, leave_one_out)
@@ -174,8 +172,8 @@ def describe_dimension(design: Fresh) -> str:
 def measure_spread(design: Fresh) -> tuple[float, int]:
     """Measures the spread of inserted canaries' cosines about their run's mean, to test a user's dimension d.
 
-    A uniform direction's cosine has variance 1 / d, and insertion shifts it without widening the spread. With
-    one canary per run, we measure the spread about the mean of all runs.
+    A uniform direction's cosine has variance 1 / d. Insertion shifts cosines without widening their spread.
+    With one canary per run, we measure the spread about the mean of all runs.
 
     Returns:
       squares: the sum of the squared deviations, which is freedom / d on average.
@@ -194,7 +192,8 @@ def measure_spread(design: Fresh) -> tuple[float, int]:
 def _check_cosines(cosines: ArrayLike) -> Array:
     """Returns a user's cosines in [-1, 1], (runs, canaries), with -1 (FAILED) for non-finite values.
 
-    Raises InputError if the shape is wrong, a value is outside [-1, 1], or more than half are not finite.
+    Raises InputError if the shape is wrong, a value is outside [-1, 1], or more than half the values are not
+    finite.
     """
     values = arrays.cosines("the cosines", cosines)
     require(
@@ -232,8 +231,8 @@ def _about_means(cosines: Array, presence: Bits) -> Array:
 def _require_spread(design: Fresh) -> None:
     """Raises InputError if the spread of cosines significantly exceeds 1/sqrt(d): the user's d is too large.
 
-    A smaller d only weakens bounds. We skip the test if there are too few cosines of inserted canaries, or
-    enough left-out canaries for a better test (`exact_null.law_test`).
+    A d that is too small only weakens bounds. We skip the test if too few cosines are from inserted canaries,
+    or if enough are from left-out canaries for a better test (`exact_null.law_test`).
     """
     squares, freedom = measure_spread(design)
     if len(design.out()) >= MIN_COSINES or freedom < MIN_COSINES - 1:
@@ -260,11 +259,12 @@ def _spread_p_value(design: Fresh, freedom: int, ratio: float) -> float:
     canaries = design.cosines.shape[1]  # K
     runs = np.count_nonzero(_find_inserted(design).any(1))
     # Leave-one-out cosines of a run depend on each other. With several runs, we always allow for this. With a
-    # single run, we trust the user's `leave_one_out`, as bounds do (`separate`).
+    # single run, we rely on the user's `leave_one_out` (stored as `separate`), as bounds do.
     if runs == 1 and design.separate:
         # With so many denominator degrees of freedom, this is practically a chi-squared test.
         return special.fdtrc(freedom, 1e12, ratio)
-    # These degrees of freedom fit our simulations of leave-one-out cosines, with limits for K above d.
+    # These degrees of freedom fit our simulations of leave-one-out cosines. The lower limits keep them
+    # positive if K >= d.
     independent_fraction = max(1 - canaries / dimension, 1 / dimension)
     numerator = max(freedom * independent_fraction, 1.0)
     denominator = max(runs * (dimension - canaries), 1)

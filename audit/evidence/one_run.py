@@ -52,7 +52,7 @@ class OneRun(NamedTuple):
     def pooled(self) -> tuple[Array, Array]:
         """Returns the scores of all canaries that were in, (n,), and of those that were out, (m,).
 
-        `coins` are scores with random presence bits. Cosines, if any, are the same scores, up to rounding.
+        If a run has both `coins` and `cosines`, their scores are equal up to rounding.
         """
         if self.coins is not None:
             return self.coins.pooled()
@@ -93,8 +93,8 @@ def make_cosines(observed: ArrayLike, unobserved: ArrayLike | None, dimension: i
 def _check_cosines(name: str, values: ArrayLike) -> Array:
     """Returns a user's cosines (K,) as float64; `name` is "observed" or "unobserved".
 
-    Raises InputError unless they form a vector of at least 10 finite values, not all equal, in [-1, 1] up to
-    rounding.
+    Raises InputError unless they form a vector of at least 10 finite values that are not all equal and lie in
+    [-1, 1], up to rounding.
     """
     array = arrays.cosines(f"the {name} cosines", values)
     require(

@@ -37,14 +37,15 @@ def ranks(
     """Returns the evidence from canaries of any kind, ranked among fresh draws from the same generator.
 
     Every run draws its own K independent canaries and inserts them. After training, draw M fresh examples.
-    Score canaries and fresh examples with the same function on the released model, without regard to which
-    were inserted, and do not drop any scores.
+    Score canaries and fresh examples with the same function on the released model, regardless of which were
+    inserted, and keep all scores.
 
     Args:
       scores: (R, K) scores of K canaries in R runs; higher means in. NaN for a failed run, here and in
         `fresh`.
       fresh: (R, M) scores of the fresh draws.
-      presence: 1 if a fair coin inserted the canary, else 0, with the shape of `scores`; None if all were in.
+      presence: the fair coin flips, in the shape of `scores`: 1 if the canary was inserted, else 0. None if
+        all were inserted.
       initial: (scores, fresh) on the initial model, to test that both come from the same generator.
       in_order: True if rows are sorted by the start times of their runs. The bound is then valid whenever you
         stop.
@@ -90,7 +91,7 @@ def ranks(
 def make_from_counts(below: Array, presence: Bits, draws: int) -> Fresh:
     """Returns unchecked evidence from ranks in the library's own runs, stored as cosines.
 
-    Methods accept only cosines. Each cosine has its rank's tail probability.
+    Methods accept only cosines. Each rank becomes the cosine with the same tail probability.
 
     Args:
       below: (R, K), how many fresh draws score below each canary, with ties broken.
@@ -134,7 +135,7 @@ def convert_to_cosines(ranks: ArrayLike, draws: int) -> Array:
     tails = np.asarray(ranks, np.float64) / (draws + 1)
     # A tail of 1, for the lowest rank, would give -1, the cosine of a failed run.
     tails = np.minimum(tails, 1 - 1e-12)
-    # Cosines are symmetric about 0, so they exceed minus the quantile with probability `tails`.
+    # By symmetry about 0, cosines exceed the negated quantile with probability `tails`.
     cosines = -cosine_law.quantile(tails, RANK_DIMENSION)
     return cosines - 1e-9 * np.abs(cosines)
 

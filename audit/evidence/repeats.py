@@ -10,7 +10,7 @@ suspicious
 - if they occur as often as pasted rows do (`_look_pasted`);
 - if they repeat several different scores, or scores that independent runs never share, such as cosines.
 
-We detect neither copies that differ in the last digit of a score nor a few copies of rounded scores.
+We miss copies whose scores differ in the last digit, and copies of rounded scores if there are only a few.
 """
 
 from collections.abc import Callable
@@ -71,16 +71,17 @@ def check_with_or_without_copies(check: Callable[[Any], None], evidence: Evidenc
 
 
 def _find_repeats(table: Rows) -> Bits:
-    """Returns a mask (n,) of a table's rows that repeat earlier rows and look like copies.
+    """Returns a mask (n,), True for rows that repeat earlier rows and look like copies.
 
-    A row looks like a copy if independent runs would rarely repeat it, or if the table looks pasted.
+    A row looks like a copy if independent runs would rarely repeat it, or if the table's rows repeat too
+    regularly (`_look_pasted`).
     """
     values = table.scores
     if table.presence is not None:  # rows are equal only if the same canaries are in
         values = np.concatenate([values, table.presence], axis=1)
     if values.shape[1] == 1:  # much faster than comparing rows
         values = values[:, 0]
-    # Equal rows form a group: `groups` (n,) are the rows' groups, and `counts` (m,) the groups' sizes.
+    # Equal rows form a group: `groups` (n,) gives each row's group, and `counts` (m,) each group's size.
     _, groups, counts = np.unique(values, axis=0, return_inverse=True, return_counts=True)
     num_before = _count_before(groups, counts)
     is_repeated = num_before > 0
@@ -99,7 +100,7 @@ def _find_repeats(table: Rows) -> Bits:
 def _count_before(groups: Integers, counts: Integers) -> Integers:
     """Returns how many earlier rows share each row's group, (n,).
 
-    `groups` (n,) has each row's group, and `counts` (m,) has each group's size.
+    `groups` (n,) gives each row's group, and `counts` (m,) each group's size.
     """
     order = np.argsort(groups, kind="stable")  # group by group, the earliest row first
     group_starts = np.cumsum(counts) - counts  # the place of each group's first row in this order
@@ -111,8 +112,9 @@ def _count_before(groups: Integers, counts: Integers) -> Integers:
 def _look_pasted(counts: Integers) -> bool:
     """Returns True if rows repeat too regularly to be independent, as in a table pasted k times.
 
-    `counts` (m,) says how often each of the m distinct rows occurs. Let f_k be the number of distinct rows
-    that occur k times. If all rows were pasted k times, f_(k - 1) and f_(k + 1) would be 0. This violates
+    `counts` (m,) contains the number of times that each distinct row occurs. Let f_k be the number of
+    distinct rows that occur k times. If all rows were pasted k times, f_(k - 1) and f_(k + 1) would be 0.
+    This violates
 
         k E[f_k]^2 <= (k + 1) E[f_(k - 1)] E[f_(k + 1)]    for k >= 2,
 
