@@ -296,14 +296,13 @@ def conclude_each_run(
     level: Level = USUAL_LEVEL,
     claim: Claim | None = None,
 ) -> list[Conclusion]:
-    """Returns a separate conclusion from the cosines of each run.
+    """Returns one conclusion per run, from its cosines.
 
     Args:
-      scores: the cosines of all runs and canaries, and which canaries were inserted.
+      scores: the cosines of each run, and which canaries it inserted.
       dimension: d, the dimension of the canaries.
-      law_holds: True if left-out canaries' cosines are distributed exactly like the cosine of a uniform
-        direction, as with final models. Otherwise, we fit the null distribution to the cosines of left-out
-        canaries.
+      law_holds: True if the cosines of left-out canaries have exactly the distribution in `laws.cosine_law`,
+        as with final models. Otherwise, we fit the null distribution to these cosines.
     """
     conclusions = []
     for values, presence in zip(scores.scores, scores.presence, strict=True):
@@ -369,8 +368,8 @@ def read_directions(stored: Scores) -> Fresh:
 def read_evidence(stored: Scores) -> Coins | OneRun:
     """Returns evidence from stored scores of canaries shared by all runs.
 
-    A single run with several canaries becomes a `OneRun`. It has coins unless all canaries were inserted. It
-    has cosines if the scores have a dimension.
+    A single run with several canaries becomes a `OneRun`. It contains coins unless all canaries were
+    inserted, and cosines if `stored.dimension` is not 0.
 
     Raises InputError (`make_cosines`) if a single run inserts all canaries and its scores are not cosines.
     """

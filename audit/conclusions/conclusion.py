@@ -132,9 +132,9 @@ class Conclusion(NamedTuple):
     Attributes:
       is_one_run: True for a single run.
       has_one_canary: True for several runs with one canary each. Their scores are independent.
-      law_is_known: True if there are several runs and left-out canaries' scores have a known distribution
-        (fresh directions, or ranks).
-      scores_may_depend: True if there are several runs and scores within a run may depend on each other.
+      law_is_known: True for `Fresh` evidence (directions or ranks): left-out canaries' scores have a known
+        distribution.
+      scores_may_depend: True for several runs if scores in the same run may depend on each other.
       bets_on_curve: True if the test of the claim bets against the whole claimed trade-off curve.
       runs: the number of training runs.
       epsilon: the lower bound for any curve; for a single run, the largest such bound, or 0.
@@ -144,8 +144,7 @@ class Conclusion(NamedTuple):
       is_claimed: True if the user stated the bound for all models.
       refutes_gaussian: True if the scores refute a Gaussian trade-off curve.
       auc: the area under the ROC curve; None if no canary was left out.
-      attack: the accuracy of guesses, and their true-positive rates, in sample; None if no
-        canary was left out.
+      attack: the in-sample accuracy and true-positive rates of guesses; None if no canary was left out.
       is_reversed: True if scores are clearly lower with the canary than without it.
       doubt: why the scores cannot come from independent runs; empty if they can.
       most_provable: the largest epsilon that this number of runs, with one canary each, can prove for any
@@ -226,11 +225,11 @@ class Conclusion(NamedTuple):
         return None
 
     def ranked(self) -> tuple[Bound, ...]:
-        """Returns the bounds in table order, starting with those that matter most to readers.
+        """Returns the bounds in table order, the most important first.
 
-        The bounds for any trade-off curve and for a Gaussian curve decide the verdict. If there is an upper
-        bound on mu to compare with, EXACT_NULL_GDP precedes both. It is a bound on mu for scores with a known
-        distribution (`law_is_known`).
+        The verdict's bounds, for any trade-off curve and for a Gaussian curve, precede all others. If scores
+        have a known distribution and there is an upper bound on mu to compare with, the bound on mu
+        (EXACT_NULL_GDP) comes first.
         """
         if self.verdict_methods is None:  # a single run
             return self.bounds

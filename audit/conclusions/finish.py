@@ -37,9 +37,8 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
     it. Scores and estimates come from the weaker conclusion (smaller epsilon).
 
     Args:
-      all_rows: the conclusion from all rows, which is valid for independent runs, before `finish`.
-      once: the conclusion that counts equal rows once, which is valid for copies; None if too few rows
-        remain.
+      all_rows: the conclusion from all rows (before `finish`), valid if they are independent runs.
+      once: the conclusion that counts equal rows once, valid if they are copies; None if too few rows remain.
       remark: the number of repeated rows, in words.
     """
     if once is None:
@@ -51,7 +50,7 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
     finished_all = finish(all_rows)
     finished_once = finish(once)
     weaker = all_rows  # the conclusion with the smaller epsilon
-    note = f"{remark}; the bound counts all of them, because this proves less"
+    note = f"{remark}; the bound counts all of them, which is conservative"
     if finished_once.epsilon <= finished_all.epsilon:
         weaker = once
         note = f"{remark}; the bound counts them once"
@@ -71,9 +70,8 @@ def take_smaller(all_rows: Conclusion, once: Conclusion | None, remark: str) -> 
 def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -> tuple[Bound, ...]:
     """Returns the smaller of each method's two bounds: from all rows, and from counting equal rows once.
 
-    The smaller is valid whether equal rows are independent runs or copies. A bound without a counterpart in
-    `once` becomes 0. We drop methods that only `once` has. We also drop the bounds after each run (`path`),
-    because they may cover different rows.
+    A bound without a counterpart in `once` becomes 0. We drop methods that only `once` has. We also empty
+    `path`, the bound after each run, because the two paths may cover different rows.
     """
     by_method = {bound.method: bound for bound in once}
     smaller = []
@@ -81,7 +79,6 @@ def _take_smaller_bounds(all_rows: tuple[Bound, ...], once: tuple[Bound, ...]) -
         zero_mu = None if bound.mu is None else 0.0  # None for a method without a bound on mu
         zero = dataclasses.replace(bound, epsilon=0.0, mu=zero_mu)
         other = by_method.get(bound.method, zero)
-        # A missing mu counts as 0.
         least = min(bound, other, key=lambda each: (each.epsilon, each.mu or 0.0))
         smaller.append(dataclasses.replace(least, path=()))
     return tuple(smaller)
@@ -94,10 +91,7 @@ def _add_verdict(conclusion: Conclusion, claim_test: ClaimTest | None) -> Conclu
 
 
 def _derive_fields(conclusion: Conclusion) -> Conclusion:
-    """Returns a conclusion with all fields that follow from its scores, bounds and upper bounds.
-
-    Only the test of the claim and the verdict are still missing.
-    """
+    """Returns a conclusion with all derived fields except the test of the claim and the verdict."""
     evidence = conclusion.evidence
     worlds = conclusion.worlds  # the scores with the canary, and without it
     refutes_gaussian = conclusion.curve is not None and conclusion.curve.is_refuted
@@ -142,7 +136,7 @@ def _derive_fields(conclusion: Conclusion) -> Conclusion:
 
 
 def _add_most_provable(conclusion: Conclusion) -> Conclusion:
-    """Returns the conclusion from runs with one canary each, with `most_provable` and `is_beyond_reach` set.
+    """Adds `most_provable` and `is_beyond_reach` to a conclusion from runs with one canary each.
 
     The tightest upper bound is beyond reach if neither the largest provable epsilon nor the largest provable
     mu exceeds it.
@@ -186,7 +180,7 @@ def _list_upper_bounds(conclusion: Conclusion) -> tuple[UpperBound, ...]:
 
 
 def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
-    """Returns the reason why scores cannot come from independent noisy training runs; empty if they can."""
+    """Returns why scores cannot come from independent noisy training runs; empty if they can."""
     if isinstance(evidence, Fresh | OneRun):  # not two worlds of independent runs
         return ""
     return _describe_constant_world(worlds) or _describe_equal_shifts(worlds)
@@ -195,9 +189,9 @@ def _find_doubt(evidence: Evidence, worlds: Worlds) -> str:
 def _describe_constant_world(worlds: Worlds) -> str:
     """Returns a sentence if all scores of one world (in or out) are equal and the others vary; else "".
 
-    A constant world (at least 5 runs) suggests a shared seed, or scores that were never filled in. Scores
-    that equal an extreme of the other world may be saturated, so they are no reason for doubt. Most scores of
-    the other world must also be distinct. This excludes guesses and the scores of failed runs.
+    Equal scores in 5 or more runs suggest a shared seed, or scores that were never filled in. Scores that
+    equal an extreme of the other world may be saturated, so they cast no doubt. Most scores of the other
+    world must be distinct, which excludes guesses and the scores of failed runs.
     """
     scores_in, scores_out = worlds
     both = (("in", scores_in, scores_out), ("out", scores_out, scores_in))
@@ -233,8 +227,8 @@ def are_reversed(evidence: Evidence, bounds: Iterable[Bound], auc: Auc | None) -
 
     The AUC must be more than 4 standard errors below 1/2. The scores of a run's K canaries may all be equal,
     so we multiply the standard error for independent scores by sqrt(K). For a single run, we assume that
-    scores are independent, and never call them reversed if a bound is above 0. If cosines have a known null
-    distribution (mean 0, standard deviation 1 / sqrt(d)), we test their mean instead.
+    scores are independent, and return False if a bound is above 0. If cosines have a known null distribution
+    (mean 0, standard deviation 1 / sqrt(d)), we test their mean instead.
     """
     num_dependent = max(evidence.canaries)  # K
     if isinstance(evidence, OneRun):
@@ -305,7 +299,7 @@ def _refutes(upper: UpperBound, epsilon: float, mu: float | None) -> bool:
 def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None:
     """Returns the test that bets, in every run, that more canaries exceed a threshold than the claim allows.
 
-    If the claim is true, the mean capital after these bets is at most 1, so a large capital refutes the claim
+    If the claim is true, the mean capital after these bets is at most 1, so high values refute the claim
     (`claimed_curve`). Returns None if no trade-off curve is claimed, or if the left-out canaries are
     inconsistent with their known distribution.
     """
@@ -327,7 +321,7 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
     log_capital = exact_null.expand_to_runs(design, log_capital)
     test = claimed_curve.judge_capital(log_capital, exceedances.in_order, conclusion.confidence)
     summary = _summarize_scores(design, upper)
-    # For reports (`seen`), we simulate how much lower than claimed the noise must be for a rejection.
+    # For reports (`seen`), we simulate the smallest noise reduction that the test would detect.
     least_departure = claimed_curve.find_least_departure(
         summary, exceedances, allowed_power, conclusion.confidence
     )
@@ -335,7 +329,7 @@ def _bet_on_curve(conclusion: Conclusion, upper: UpperBound) -> ClaimTest | None
 
 
 def _summarize_scores(design: Fresh, upper: UpperBound) -> claimed_curve.ScoreSummary:
-    """Returns a summary of scores, with the mean capped at the claimed mu, if any."""
+    """Summarizes scores, and caps their mean at mu if mu is claimed."""
     summary = exact_null.summarise_design(design)
     if upper.mu is None:
         return summary

@@ -127,7 +127,7 @@ def keep(store: Store, steps: Steps | None) -> Steps | None:
 def find_current(store: Store) -> Steps | None:
     """Returns the store's Lipschitz constants; None if missing or measured by a different version.
 
-    Proven or given constants (0 `runs`) never expire. Raises InputError for a damaged file.
+    Proven or given constants (`runs` is 0) never expire. Raises InputError for a damaged file.
     """
     content = files.read(store.path / _FILE)
     if content is None:
@@ -143,9 +143,9 @@ def find_current(store: Store) -> Steps | None:
 
 
 def find_measured(store: Store, rehearsals: int) -> Steps | None:
-    """Returns the store's Lipschitz constants if this version measured them in enough runs; else None.
+    """Returns the store's constants if this version measured them in at least `rehearsals` runs; else None.
 
-    At least `rehearsals` runs are required. With `USUAL` (0), any number is enough.
+    With `USUAL` (0), any number of runs is enough.
     """
     steps = find_current(store)
     if steps is None or steps.runs < max(rehearsals, 1):
@@ -205,9 +205,9 @@ def _find_mixture(
 def _find_shifts(setting: Setting) -> Array:
     """Returns the shift that the canary causes at each step, (T,): 1 if inserted there, else 0.
 
-    The unit is eta C / B, for learning rate eta, clipping norm C and batch size B. If a sampler draws a step
-    in each epoch, we assume that it draws the last one, since the least noise follows it. We assume that
-    Poisson sampling (`batches` is 0) draws every possible step.
+    The unit is eta C / B, for learning rate eta, clipping norm C and batch size B. If a sampler draws one
+    step per epoch, we assume the last one, which is followed by the least noise. For Poisson sampling
+    (`batches` is 0), we assume insertions at all possible steps.
     """
     schedule = setting.schedule
     batches = setting.sampling.batches
@@ -223,7 +223,7 @@ def _find_shifts(setting: Setting) -> Array:
 def _mix_patterns(
     sampler: Sampling, noise_multiplier: float, constants: tuple[float, ...], delta: float
 ) -> samplers.MixtureBound:
-    """Returns the bound on the last model's epsilon if a sampler secretly draws the steps with the canary.
+    """Returns the bound on the last model's leakage if a sampler secretly chooses the canary's steps.
 
     `constants` are the steps' Lipschitz constants. We simulate the sampler if it is Poisson, or if there are
     more than 1000 patterns of steps. Simulations take seconds, so we cache results.
@@ -242,8 +242,8 @@ def coupling_distances(setting: Setting) -> Array:
     """Returns the distance between the models with and without the canary before each step, (T,).
 
     We measure Lipschitz constants at these distances, in units of eta C / B. Since the constants are still
-    unknown, we assume 1. In step t, the canary adds s_t (`_find_shifts`) to the distance z, and noise masks a
-    part a_t (`hidden_state_bound`): z_t = z_(t-1) + s_t - a_t.
+    unknown, we assume 1. In step t, the canary adds s_t (`_find_shifts`) to the distance z, and noise masks
+    a_t of it (`hidden_state_bound`): z_t = z_(t-1) + s_t - a_t.
     """
     bound = _bound_for_constants(setting, constants=1.0, delta=1e-5)  # any delta will do
     after = np.cumsum(_find_shifts(setting) - bound.masked)
@@ -272,7 +272,7 @@ def _find_constant(setting: Setting, curvature: task.Curvature) -> float:
 
 
 def _why_uncovered(setting: Setting, own_model: bool) -> str:
-    """Returns the reason why a setting's last model cannot have an upper bound; empty if it may have one.
+    """Returns why there is no upper bound for a setting's last model; empty if there may be one.
 
     The bound requires float32 steps that depend only on the previous model, the canary and independent noise.
     """
@@ -304,12 +304,12 @@ def count_rehearsals(
 ) -> int | None:
     """Returns the number of rehearsals for a catalogue model; None if constants are proven or not measured.
 
-    A rehearsal is a training run that measures Lipschitz constants, in order to bound the last model's
-    leakage. If the result is 0 (`USUAL`), the number depends on the model's size.
+    A rehearsal is a training run that measures Lipschitz constants, to bound the last model's leakage. If the
+    result is 0 (`USUAL`), the number depends on the model's size.
 
     Args:
-      requested: "measured" or "none", to measure the constants or not. By default (None), we measure them if
-        we expect an upper bound below that of composition.
+      requested: "measured" to measure the constants, or "none". By default (None), we measure them if they
+        are likely to give a tighter bound than composition.
       rehearsals: the number of rehearsals; None for `USUAL`.
 
     Raises:

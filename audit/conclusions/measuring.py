@@ -64,7 +64,7 @@ def measure_steps(
 
     Each constant is the largest singular value of a step's Jacobian, so it is valid only for smooth steps. To
     detect kinks, like those of a ReLU, we also measure secants: the distance between two models after a step,
-    divided by their distance before it. A secant above the singular value proves a kink (`Steps.kink`).
+    divided by their distance before it. A secant above the singular value reveals a kink (`Steps.kink`).
 
     Args:
       effort: the numbers of runs, steps and secants to measure.
@@ -95,10 +95,10 @@ def measure_steps(
 
 
 def _describe_kink(worst: Stretch, has_kinks: bool) -> str:
-    """Returns a reason why the largest derivative is not a Lipschitz constant of the steps, or "".
+    """Returns why the largest derivative is not a Lipschitz constant of the steps; "" if it may be one.
 
-    `worst` is the measured displacement that a step stretches most relative to the step's derivatives along
-    it. `has_kinks` is True if the model is known to have kinks, even if no secant shows one.
+    `worst` is the secant that most exceeds the derivatives along it. `has_kinks` is True if the model is
+    known to have kinks, even if no secant shows one.
     """
     if expansion.compute_excess(*worst) > 0:
         return (

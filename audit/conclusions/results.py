@@ -81,8 +81,8 @@ def result_fields(conclusion: Conclusion) -> dict[str, Any]:
 def _describe_one_run(conclusion: Conclusion) -> dict[str, Any]:
     """Returns the fields that exist only for a single run.
 
-    `coins` is true if coin flips chose the inserted canaries. For cosines, `observed` and `unobserved` are
-    the numbers of inserted and left-out canaries. For other scores, `canaries` is the total number of
+    `coins` is true if coin flips decided which canaries to insert. For cosines, `observed` and `unobserved`
+    are the numbers of inserted and left-out canaries. For other scores, `canaries` is the total number of
     canaries. In `estimates`, it counts only inserted canaries.
     """
     fields: dict[str, Any] = {

@@ -32,9 +32,9 @@ def at_most(value: float) -> str:
 
 
 def judge(conclusion: Conclusion) -> Verdict:
-    """Returns the verdict on a conclusion, from all its other fields.
+    """Derives the verdict on a conclusion from its other fields.
 
-    If scores are not in doubt and there are bounds, we first look for violations proven for any trade-off
+    If scores are not in doubt and bounds exist, we first look for violations that hold for any trade-off
     curve: an exceeded upper bound or a rejected claim. Even reversed scores can prove a violation. We then
     compare the largest lower bound, which may assume a Gaussian curve, with the upper bounds.
     """
@@ -73,9 +73,9 @@ def judge(conclusion: Conclusion) -> Verdict:
 def _judge_doubt(doubt: str) -> Verdict:
     """Returns the verdict on scores that cannot come from independent runs; `doubt` is the reason."""
     explanation = (
-        f"{doubt[0].upper()}{doubt[1:]}. Independent noisy training runs would not produce scores like "
-        "these, and the bounds are valid only for independent runs, so the scores do not show whether "
-        "this training procedure leaks. Use a different seed for each run, check that each score is "
+        f"{doubt[0].upper()}{doubt[1:]}. Independent noisy training runs would not produce such scores. "
+        "The bounds are valid only for independent runs, so these scores do not show whether this training "
+        "procedure leaks. Use a different seed for each run, check that each score is "
         "computed from the final model of its own run, and audit again."
     )
     headline = "These scores do not come from independent runs."
@@ -97,7 +97,7 @@ def _judge_estimates(conclusion: Conclusion) -> Verdict:
 
 
 def _judge_violation(conclusion: Conclusion, any_curve: Bound, broken: UpperBound) -> Verdict:
-    """Returns the verdict that the upper bound `broken` is violated, whatever the trade-off curve is."""
+    """Returns the verdict that the upper bound `broken` is violated, regardless of the trade-off curve."""
     headline = (
         f"The guarantee is violated: epsilon is at least {at_least(any_curve.epsilon)}, "
         f"but the {broken.name} allows {at_most(broken.epsilon)}."
@@ -112,9 +112,9 @@ def _judge_violation(conclusion: Conclusion, any_curve: Bound, broken: UpperBoun
 def _judge_if_gaussian(
     conclusion: Conclusion, any_curve: Bound, gaussian: Bound, broken: UpperBound
 ) -> Verdict:
-    """Returns the verdict that the upper bound `broken` is violated if the trade-off curve is Gaussian.
+    """Returns the verdict if only a bound for a Gaussian curve exceeds the upper bound `broken`.
 
-    `any_curve`, the largest lower bound for any trade-off curve, does not exceed `broken`.
+    `any_curve` is the largest lower bound for any trade-off curve.
     """
     proven = "no leakage"
     if any_curve.epsilon >= _SHOWN:
@@ -224,7 +224,7 @@ def _make_last_model_headline(conclusion: Conclusion, last_model: UpperBound) ->
 
 
 def _explain_refutation(conclusion: Conclusion) -> str:
-    """Returns the explanation for a claim that its test rejects but no lower bound for any curve exceeds."""
+    """Explains why a claim is rejected although no lower bound for any curve exceeds it."""
     upper = conclusion.tightest
     test = conclusion.claim_test
     assert upper is not None and test is not None
@@ -315,8 +315,8 @@ def _name_upper_bound(upper: UpperBound) -> str:
 def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: str = "") -> str:
     """Returns the end of "There is a bug, ... or ...": other reasons why leakage may exceed `broken`.
 
-    `condition` follows the word "implementation". For the last model, larger Lipschitz constants are another
-    reason, and a second sentence reports whether composition is also violated.
+    `condition` follows the word "implementation". For the last model, the reasons include larger Lipschitz
+    constants, and a second sentence states whether composition is also violated.
     """
     other = (
         f"or the {broken.name} is for a different training run (perhaps it counts on sampling, but canaries "
@@ -342,7 +342,7 @@ def _name_other_reasons(broken: UpperBound, conclusion: Conclusion, condition: s
 
 
 def describe_what_decides(conclusion: Conclusion) -> str:
-    """Returns the evidence that would distinguish a violated guarantee from a curve that is not Gaussian."""
+    """Returns the evidence that would distinguish a violated guarantee from a non-Gaussian curve."""
     most = conclusion.most_provable  # for any curve; None if unknown
     upper = conclusion.tightest
     if most is None or upper is None or most >= upper.epsilon:

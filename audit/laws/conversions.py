@@ -84,7 +84,7 @@ def mu_from_epsilon(epsilon: float, delta: float) -> float:
         return np.inf
 
     def compute_excess(mu: float) -> float:
-        """Returns log delta(epsilon) of a mu-GDP mechanism minus log delta, but at least -1e6."""
+        """Returns log delta(epsilon) of a mu-GDP mechanism minus log delta, floored at -1e6."""
         log_delta = log_delta_from_mu(mu, epsilon)
         return max(float(log_delta - np.log(delta)), -1e6)  # the root search cannot handle -inf
 
@@ -164,8 +164,8 @@ def require_levels(delta: float, confidence: float) -> None:
 
 
 def mass_between(edges: Array) -> Array:
-    """Returns the mass of N(0, 1) between neighbouring `edges` (..., n), precise in both tails."""
+    """Returns the mass of N(0, 1) between neighbouring `edges` (..., n), accurate in both tails."""
     from_below = np.diff(special.ndtr(edges))
     from_above = -np.diff(special.ndtr(-edges))
-    # A difference of small probabilities is more precise, so above 0 we use the upper tails.
+    # Differences of small probabilities are more accurate, so we use the upper tails above 0.
     return np.where(edges[..., :-1] > 0, from_above, from_below)

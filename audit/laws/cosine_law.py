@@ -68,9 +68,11 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
        E[exp(x g)] <= exp(x^2 / 2) (Davidson and Szarek, 2001, Theorem II.13).
     3. Given V, S is a convex function of the lengths. If all lengths equal their mean m, S = m s. By Jensen's
        inequality, E[exp(x m s)] <= E[exp(x S)].
-    4. By Markov's inequality with the best x,
+    4. By Markov's inequality with the optimal x,
 
-        P(m s > sqrt(K) + sqrt(d) + sqrt(-2 log(error))) <= error,    m >= sqrt(d - 1/2)  (Watson, 1959).
+        P(m s > sqrt(K) + sqrt(d) + sqrt(-2 log(error))) <= error.
+
+       The mean length m is at least sqrt(d - 1/2) (Watson, 1959).
 
     Args:
       canaries: K.
@@ -84,11 +86,11 @@ def limit_squares(canaries: int, dimension: int, error: float) -> float:
 def limit_left_out_squares(canaries: int, dimension: int, error: float) -> float:
     """Returns an upper bound on the sum of squared leave-one-out cosines of K uniform directions.
 
-    A leave-one-out cosine is the cosine between a direction and a vector orthogonal to the other K - 1. The
-    square of such a cosine is at most the squared length of the direction's component orthogonal to the
-    others. This squared length follows Beta((d - K + 1) / 2, (K - 1) / 2). All K cosines may reach their
-    limits at once, so the bound is K times the upper quantile at level error / K (union bound).
-    `limit_squares` describes the arguments; K must be between 2 and d.
+    A leave-one-out cosine is the cosine between a direction and a vector orthogonal to the other K - 1. Its
+    square is at most the squared length of the direction's component orthogonal to the others, which follows
+    Beta((d - K + 1) / 2, (K - 1) / 2). All K cosines may reach their limits at once, so the bound is K times
+    the upper quantile at level error / K (union bound). `limit_squares` describes the arguments; K must be
+    between 2 and d.
     """
     outside = (dimension - canaries + 1) / 2
     inside = (canaries - 1) / 2
@@ -100,7 +102,7 @@ class AndersonDarling(NamedTuple):
 
     Attributes:
       statistic: A^2.
-      rejected_at: The smallest of LEVELS at which the test rejects; None if it does not reject.
+      rejected_at: The smallest level in LEVELS at which the test rejects; None if it does not reject.
     """
 
     statistic: float

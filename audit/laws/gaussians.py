@@ -80,7 +80,7 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
 
         a = (1 / s^2 - 1) / 2,    b = -m / s^2,    c = m^2 / (2 s^2) + log s.
 
-    So the event is that x is outside the two roots of a x^2 + b x + c - epsilon if a > 0, and between them if
+    So the event is that x lies outside the roots of a x^2 + b x + c - epsilon if a > 0, and between them if
     a < 0. If a = 0, the event is a half-line.
     """
     with np.errstate(all="ignore"):  # cases without roots are replaced below
@@ -94,7 +94,7 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
         sign = np.where(b < 0, -1.0, 1.0)
         root = np.sqrt(np.maximum(discriminant, 0.0))
         q = -(b + sign * root) / 2
-        # If a = 0, the interval has an infinite end on the side where b x decreases (Errata O3 of
+        # If a = 0, the interval extends to infinity on the side where b x decreases (Errata O3 of
         # experiments/one_shot/README.md).
         far_root = np.where(a == 0, -sign * np.inf, q / a)
         near_root = c_minus_eps / q
@@ -112,7 +112,7 @@ def _compute_directed_log_delta(m: Array, s: Array, eps: Array) -> Array:
 def _compute_log_probability(is_outside: NDArray[np.bool_], low: Array, high: Array) -> Array:
     """Returns the log probability that x ~ N(0, 1) is outside [low, high] if `is_outside`, else inside."""
     log_outside = np.logaddexp(special.log_ndtr(low), special.log_ndtr(-high))
-    # The probability inside is a difference of two tails. The smaller tails lose the fewest digits:
+    # P(low < x < high) is a difference of two tails. The smaller tails lose the fewest digits:
     # P(x > low) - P(x > high) for an interval above 0, else P(x < high) - P(x < low).
     is_above_0 = low > 0
     log_larger = special.log_ndtr(np.where(is_above_0, -low, high))

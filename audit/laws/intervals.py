@@ -71,14 +71,14 @@ def find_bracket(holds: Callable[[Any], Any], first: Array | float) -> tuple[Arr
 
 
 def find_largest_refuted(is_refuted: Callable[[float], bool], first: float, halvings: int) -> float:
-    """Returns the largest refuted parameter, up to the precision of the search, or 0 if 0 is not refuted.
+    """Returns the largest refuted parameter, to within the precision of the search; 0 if 0 is not refuted.
 
     The result is never too large.
 
     Args:
       is_refuted: Returns True if the data refute a parameter, in which case they must also refute all smaller
         parameters.
-      first: The first parameter to try, above 0. We double it until it is no longer refuted.
+      first: The first parameter to try, which must be positive. We double it until it is no longer refuted.
       halvings: The number of bisections after doubling.
     """
     if not is_refuted(0.0):

@@ -86,7 +86,7 @@ class ScoreFamily(NamedTuple):
         return total
 
     def quantiles(self, levels: Array, parameter: float) -> Array:
-        """Returns quantiles (n,) at levels (n,) of the equal mixture of scores with and without the canary.
+        """Returns quantiles (n,) at `levels` (n,) of a 50:50 mixture of scores with and without the canary.
 
         The quantiles are interpolated linearly on a grid.
         """
@@ -115,7 +115,7 @@ def _laplace_distribution(z: Array) -> Array:
 
 
 def _shifted(shift: float, inserted: bool) -> list[MixturePart]:
-    """Returns a mixture of a single part, with a centre of `shift` if the canary is inserted, else 0."""
+    """Returns a mixture with a single part, centred at `shift` if the canary is inserted, else at 0."""
     return [MixturePart(weight=1.0, centre=shift * inserted)]
 
 

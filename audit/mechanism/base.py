@@ -52,8 +52,8 @@ def local_hardware() -> Hardware:
 def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *shared: Any) -> int:
     """Estimates how many bytes a run's step needs, to choose how many runs to train at once.
 
-    On a CPU, the estimate is the total size of all results that depend on the run's parameters, which should
-    fit into the cache. On other devices, the estimate is the peak memory of the compiled step.
+    On a CPU, the estimate is the total size of all results that depend on the run's parameters, because they
+    should fit into the cache. On other devices, the estimate is the peak memory of the compiled step.
 
     `function` takes the step, given theta (p,) and the arguments `shared` by all runs. Only the shapes and
     dtypes of arguments matter.
@@ -75,8 +75,8 @@ def step_memory(function: Callable[..., object], theta: jax.ShapeDtypeStruct, *s
 def _count_written(jaxpr: Jaxpr) -> int:
     """Returns the total size in bytes of all results in a program.
 
-    The body of a `lax.scan` counts once per iteration, and other nested programs once. The branches of a
-    `lax.cond` are not counted: JAX stores them in a tuple, without `eqns`.
+    The body of a `lax.scan` is counted once per iteration, and any other nested program once. The branches of
+    a `lax.cond` are not counted: JAX stores them in a tuple, without `eqns`.
     """
     total = 0
     for equation in jaxpr.eqns:
@@ -299,8 +299,8 @@ def sum_canaries(
             """Draws the direction of canary k, a unit vector (m,)."""
             return draw_unit_direction(crafted.keys[k], like)
 
-        # We also draw the directions of absent canaries, with weight 0. Runs under `vmap` share the mask but
-        # not the presence, so their loops then take the same number of steps.
+        # We also draw the directions of absent canaries, with weight 0. Otherwise, the loops of runs under
+        # `vmap` would differ in length, because runs share the mask but not the presence.
         selected = jnp.broadcast_to(mask, weights.shape)
         total = _add_terms(selected, weights, like, unit_direction)
         # Canaries have norm C, so they need no clipping.
@@ -340,7 +340,7 @@ def _add_terms(
 def draw_unit_direction(key: Array, like: Array) -> Array:
     """Draws a uniformly random unit vector with the shape (p,) and dtype of `like`.
 
-    `key` is a single key (), or an array (blocks,) with one key per BLOCK coordinates.
+    `key` is a scalar key, or an array (blocks,) with one key for every BLOCK coordinates.
     """
     if jnp.ndim(key) == 1:  # a key per block
         blocks = jax.vmap(draw_normal_block, (0, None))(key, like)
@@ -369,8 +369,8 @@ def make_inserter(
 ) -> Callable[[Array, Array, Array], Array]:
     """Returns a function (step, theta, mask) -> the sum of a step's clipped canaries, of shape (p,).
 
-    If canaries are the same at all steps, the function sums or draws them only once when possible. Otherwise
-    it calls `sum_canaries` at every step.
+    If possible, canaries that are the same at all steps are summed or drawn only once. Otherwise the function
+    calls `sum_canaries` at every step.
 
     `state` is the run's state before the segment, and `run_key` is the run's key. See `sum_canaries` for the
     other arguments.
@@ -388,7 +388,7 @@ def make_inserter(
         constant_sum = sum_at(state.step, state.theta, jnp.float32(1))
 
         def insert_constant(step: Array, theta: Array, mask: Array) -> Array:
-            """Scales the constant sum by a mask (), or computes the sum for a mask (K,)."""
+            """Scales the constant sum by a scalar mask, or recomputes the sum for a mask (K,)."""
             if jnp.ndim(mask) == 0:
                 return mask * constant_sum
             return sum_at(step, theta, mask)
@@ -414,7 +414,7 @@ def make_inserter(
 
 
 def no_canaries() -> Canaries:
-    """Returns K = 0 canaries, for a run without canaries."""
+    """Returns an empty set of canaries (K = 0)."""
     return Canaries(
         craft=lambda step, theta: jnp.zeros((0, theta.size), theta.dtype),
         presence=jnp.zeros(0),

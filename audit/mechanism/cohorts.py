@@ -29,9 +29,9 @@ def shuffled(key: Array, clients: int, rounds: int, cohort: int) -> Indices:
 def repeated(key: Array, canaries: int, rounds: int, repetitions: int) -> NDArray[np.float32]:
     """Draws a mask (rounds, canaries) that is 1 for the `repetitions` rounds that each canary joins.
 
-    We cut the run into `repetitions` parts of equal length, which may begin in the middle of a round. In each
-    part, we distribute all canaries evenly over the rounds in random order, so each canary joins one round.
-    `repetitions` must be at most `rounds`.
+    We cut the run into `repetitions` equal parts, which may begin mid-round. In each part, we distribute all
+    canaries evenly over the rounds in random order, so each canary joins one round. `repetitions` must be at
+    most `rounds`.
     """
     mask = np.zeros((rounds, canaries), np.float32)
     for part in range(repetitions):

@@ -190,7 +190,7 @@ def _draw_step_noise(
 def draw_noise(key: Array, deviation: Array, theta: Array) -> Array:
     """Draws a vector from N(0, deviation^2 I), with the shape (p,) and dtype of theta.
 
-    On a CPU, we draw in a branch, because XLA would not vectorise the draw together with the gradients. The
+    On a CPU, we put the draw in a branch, because XLA would not vectorise it together with the gradients. The
     branch skips the draw if the deviation is 0.
     """
 

@@ -30,7 +30,7 @@ MAX_PROGRAMS = 64
 class Placement(NamedTuple):
     """Places arrays on a mesh of devices: split by run over the first mesh axis, or copied to each device.
 
-    If the mechanism splits steps over devices (`spreads`), devices along the second axis share runs.
+    If the mechanism splits steps across devices (`spreads`), those along the second axis share runs.
     """
 
     mesh: Mesh
@@ -39,10 +39,9 @@ class Placement(NamedTuple):
     def local(cls, runs: int | None = None) -> "Placement":
         """Returns a placement that divides runs among all devices of this process.
 
-        By default, every device trains its own runs. If the mechanism splits steps over devices
-        (`spreads`), pass `runs`, the number of runs that train at once. If there are more devices than runs,
-        the devices in each row of the mesh share runs. Rows have equal lengths, so their number is the
-        largest divisor of the device count that is at most `runs`.
+        By default, every device trains its own runs. For a mechanism with `spreads`, pass `runs`, the number
+        of runs to train at once. If there are more devices than runs, the devices in each row of the mesh
+        share runs. The number of rows is the largest divisor of the device count that is at most `runs`.
         """
         devices = np.array(jax.local_devices())
         number = len(devices)
@@ -103,10 +102,10 @@ def chunk_size(runs: int, bytes_per_run: int, hardware: Hardware | None = None) 
 
     Every device trains at least 1 and at most _MAX_CHUNK runs at once. The steps of these runs use at most
     _MEMORY_FRACTION of the device's memory. On a CPU, they must also fit into the cache (_CACHE_BYTES) if
-    there are more than _MIN_CHUNK runs. Smaller chunks would share too few computations.
+    there are more than _MIN_CHUNK runs. Smaller chunks would share too little computation.
 
-    `bytes_per_run` is the size of a run's step (`base.step_memory`). `hardware` defaults to this process's
-    devices.
+    `bytes_per_run` is the memory that a run's step needs (`base.step_memory`). `hardware` defaults to this
+    process's devices.
     """
     devices = hardware or local_hardware()
     budget = _MEMORY_FRACTION * devices.memory

@@ -5,13 +5,13 @@ A step without canaries or noise is phi(theta) = theta - eta d(theta) with
     d(theta) = sum_i clip(g_i) / B + lambda theta.
 
 To first order, phi stretches distances by at most the largest singular value of its Jacobian J = I - eta H,
-where H is the Jacobian of d. The square of this value is 1 + eta m, for the largest eigenvalue m of
+where H is the Jacobian of d. The square of this value is 1 + eta m, where m is the largest eigenvalue of
 
     (J'J - I) / eta = -(H + H') + eta H'H.
 
 `largest_expansion` finds m with Lanczos iterations on this matrix.
 
-Derivatives at a point do not reveal nearby jumps in d, so `worst_on_lines` searches for jumps with secants.
+Derivatives at a point do not reveal nearby jumps in d, so `worst_on_lines` uses secants to look for them.
 """
 
 import math
@@ -39,8 +39,8 @@ _MISSED = 0.003  # the probability that a random start misses a larger constant
 # For up to this number of parameters, we compute the whole Jacobian. Lanczos iterations need fewer products,
 # but compute each in a separate call.
 MAX_WHOLE = 128
-# If this many iterations are not enough, we compute the whole Jacobian of models with up to
-# _MAX_WHOLE_AFTERWARDS parameters.
+# If these iterations are not enough, we compute the whole Jacobian for up to _MAX_WHOLE_AFTERWARDS
+# parameters.
 _MAX_ITERATIONS = 200
 _MAX_WHOLE_AFTERWARDS = 2000
 _LARGE = 10_000  # in parameters
@@ -49,7 +49,7 @@ _LINES_AT_ONCE = 16
 # If derivatives stretch by 1 + x, secants may stretch by 1 + (1 + _RELATIVE) x + _ABSOLUTE.
 _RELATIVE = 0.1
 _ABSOLUTE = 5e-4
-# If derivatives at models stretch by at most 1 + x, we cap those on lines at 1 + MAX_MARGIN x.
+# If derivatives at models stretch by at most 1 + x, we cap derivatives on lines at 1 + MAX_MARGIN x.
 MAX_MARGIN = 10
 _SLOPES_PER_SECANT = 4  # derivatives measured along a secant, excluding its end
 
@@ -58,7 +58,7 @@ Stretches = TypeVar("Stretches", float, Vector)
 
 
 class Expansion(NamedTuple):
-    """The largest factor by which a step stretches distances at a model, and the direction it stretches.
+    """The largest factor by which a step stretches distances at a model, and in which direction.
 
     Attributes:
       constant: The largest singular value of the step's Jacobian.
@@ -148,10 +148,7 @@ def _push_forward(pull_back: _PullBack, v: Array) -> Array:
 
 @jax.jit
 def _multiply(step: StepMap, pull_back: _PullBack, v: Array) -> Array:
-    """Returns (J'J - I) v / eta = H'(eta H v - v) - H v, of shape (p,), for a step's Jacobian J = I - eta H.
-
-    `pull_back` is the map w -> (H'w,).
-    """
+    """Returns (J'J - I) v / eta = H'(eta H v - v) - H v, (p,), for a step's Jacobian J = I - eta H."""
     pushed = _push_forward(pull_back, v)
     return pull_back(step.learning_rate * pushed - v)[0] - pushed
 
@@ -173,19 +170,19 @@ def _on_lines(
     directions: Array,
     positions: Array,
 ) -> Array:
-    """Returns the factors, minus 1, by which a step stretches lines through theta, one row per line.
+    """Returns the step's stretch factors minus 1 along lines through theta, one row per line.
 
     `measure_along` is `_measure_secants` or `_measure_slopes`. `directions` (n, p) may have any length. A
     direction of length 0 gives a row of zeros. `positions` (m,) are signed distances from theta.
     """
 
     def measure(direction: Array) -> Array:
-        """Measures along the line in a direction (p,)."""
+        """Measures along the line with direction (p,)."""
         length = jnp.linalg.norm(direction)
         unit = direction / jnp.where(length > 0, length, 1.0)
         return measure_along(step, theta, batch, unit, positions)
 
-    # For large models, a program that measures several lines at once compiles slowly.
+    # For large models, a program that measures several lines at once takes long to compile.
     at_once = _LINES_AT_ONCE if theta.size < _LARGE else None
     return jax.lax.map(measure, directions, batch_size=at_once)
 
@@ -215,8 +212,8 @@ def _measure_slopes(
     def measure(position: Array) -> Array:
         """Returns |J unit| - 1 at a position."""
         pull_back = _linearise(step, theta + position * unit, batch)
-        # H is the Jacobian of d in the step theta - eta d(theta). J unit - unit = -eta H unit. Subtracting
-        # would lose digits, because J is near I.
+        # J = I - eta H, so J unit - unit = -eta H unit. Subtracting would lose precision, because J is close
+        # to I.
         change = -step.learning_rate * _push_forward(pull_back, unit)
         return _measure_stretch(unit, change)
 
@@ -250,7 +247,7 @@ def largest_expansion(
     The factor is the largest singular value c of the step's Jacobian. For up to MAX_WHOLE parameters, we
     compute the whole Jacobian. For more, Lanczos iterations from a random start find a value that is too low
     by at most TOLERANCE |c - 1| + _ROUNDING, except with probability _MISSED. If iterations do not converge,
-    we compute the whole Jacobian or, for more than 2,000 parameters, return an upper bound on c.
+    we compute the whole Jacobian or, above 2,000 parameters, return an upper bound on c.
 
     Args:
       start: (p,) a guess at the direction, such as the result for an earlier step, to save iterations. A
@@ -264,7 +261,7 @@ def largest_expansion(
     pull_back = _linearise(step, theta, batch)
 
     def multiply(v: Vector) -> Vector:
-        """Returns (J'J - I) v / eta, (p,). J'J v would lose digits, because J'J is near I."""
+        """Returns (J'J - I) v / eta, (p,). J'J v would lose precision, because J'J is close to I."""
         return np.asarray(_multiply(step, pull_back, jnp.float32(v)), np.float64)
 
     def add_tolerance(eigenvalue: float) -> float:
@@ -287,10 +284,7 @@ def largest_expansion(
 
 
 def _decompose(step: StepMap, theta: Array, batch: Batch) -> Expansion:
-    """Returns the largest singular value of a step's Jacobian J at theta, and its direction.
-
-    The value is sqrt(1 + eta m) for the largest eigenvalue m of (J'J - I) / eta = eta H'H - H - H'.
-    """
+    """Returns the largest singular value of a step's Jacobian J at theta, and its direction."""
     h = np.asarray(_compute_descent_jacobian(step, theta, batch), np.float64)
     matrix = step.learning_rate * h.T @ h - h - h.T
     last = theta.size - 1  # the index of the largest eigenvalue
@@ -313,8 +307,8 @@ def _find_largest_eigenvalue(
 ) -> tuple[float, Vector, bool]:
     """Finds the largest eigenvalue of a symmetric matrix, or an upper bound, with Lanczos iterations.
 
-    The iterations converge once we can exclude eigenvalues above the largest one found plus a tolerance, with
-    an error probability of at most _MISSED. At an eigenvalue x, the Lanczos polynomials p_j satisfy sum_j
+    The iterations converge once no eigenvalue can exceed the largest one found by more than the tolerance,
+    except with probability at most _MISSED. At an eigenvalue x, the Lanczos polynomials p_j satisfy sum_j
     p_j(x)^2 <= limit (`_limit_at_eigenvalues`).
 
     Args:
@@ -380,11 +374,11 @@ def _limit_at_eigenvalues(squared_length: float) -> float:
 def _sum_squared_polynomials(diagonal: list[float], off_diagonal: list[float], x: float) -> float:
     """Returns the sum of p_j(x)^2 over the orthonormal polynomials p_0, ..., p_k of k Lanczos iterations.
 
-    If it is large, x is an eigenvalue only if its eigenvector is almost orthogonal to the starting vector
-    (see `_limit_at_eigenvalues`). `diagonal` and `off_diagonal` (k,) are the coefficients a_j and b_j of the
-    recurrence b_j p_(j+1)(x) = (x - a_j) p_j(x) - b_(j-1) p_(j-1)(x) with p_0 = 1. The result is infinite if
-    the sum might overflow, or if the last b_j is 0, because all other eigenvectors are then orthogonal to the
-    starting vector.
+    If the sum is large, x cannot be an eigenvalue unless its eigenvector is almost orthogonal to the starting
+    vector (see `_limit_at_eigenvalues`). `diagonal` and `off_diagonal` (k,) are the coefficients a_j and b_j
+    of the recurrence b_j p_(j+1)(x) = (x - a_j) p_j(x) - b_(j-1) p_(j-1)(x) with p_0 = 1. The result is
+    infinite if the sum might overflow or the last b_j is 0 (all other eigenvectors are then orthogonal to the
+    starting vector).
     """
     previous = 0.0  # p_(j-1)
     value = 1.0  # p_j
@@ -406,15 +400,13 @@ def worst_on_lines(
 ) -> Stretch:
     """Searches lines through theta for jumps in a step phi that derivatives do not reveal.
 
-    We cut lines into segments from x to x + u. The secant |phi(x + u) - phi(x)| / |u| is the factor by which
-    phi stretches a segment. Without a jump, it is at most the largest |J u| / |u| on the segment, for the
-    step's Jacobian J. Returns the secant that exceeds this limit the most. Jumps off the lines are not
-    detected.
+    We cut lines into segments from x to x + u. Without a jump, the secant |phi(x + u) - phi(x)| / |u| is at
+    most the largest |J u| / |u| on the segment, for the step's Jacobian J. Returns the secant that exceeds
+    this limit the most. Jumps outside the lines are missed.
 
     Args:
       directions: (n, p) the lines' directions, of any length. A direction of length 0 shows no jump.
-      line: The segments of each line, and the Jacobians' largest stretch at the runs' models (at this step,
-        and over all steps).
+      line: The segments of each line, and the Jacobians' largest stretches at the runs' models.
     """
     along = jnp.asarray(directions, jnp.float32)
     numbers = jnp.arange(-line.reach, line.reach + 1, dtype=jnp.float32)
@@ -423,12 +415,12 @@ def worst_on_lines(
     minus_one = _on_lines(_measure_secants, step, theta, batch, along, positions)  # (n, 2 reach)
     secants = 1 + np.asarray(minus_one, np.float64)
 
-    # Measuring Jacobians along lines is slow, so we first compare the secants with the stretch at models.
+    # Measuring Jacobians along lines is slow, so we first compare the secants with `stretch_at_models`.
     derivatives = np.full(secants.shape, line.stretch_at_models)
     if (compute_excess(secants, derivatives) > 0).any():
         along_segments = _find_slopes(step, theta, batch, along, line)
-        # At a steep jump, J stretches vectors far more than at any model. We limit this stretch, so it does
-        # not hide the jump.
+        # At a steep jump, J stretches vectors far more than at any model. Without a limit, this stretch would
+        # hide the jump.
         limit = 1 + MAX_MARGIN * max(line.largest_stretch_at_models - 1, 0)
         trusted = np.minimum(along_segments, limit)
         derivatives = np.maximum(derivatives, trusted)
@@ -453,9 +445,9 @@ def _find_slopes(
 
 
 def compute_excess(secant: Stretches, derivative: Stretches) -> Stretches:
-    """Returns by how much secants exceed the stretch that derivatives allow; above 0 if the gradient jumps.
+    """Returns how far secants exceed the stretch that derivatives allow; above 0 if the gradient jumps.
 
-    Both arguments are factors by which a step increases distances, such as 1.002. We compare the increases,
+    Both arguments are factors, such as 1.002, by which a step increases distances. We compare the increases,
     here 0.002. Relative and absolute margins allow for float32 rounding and for larger derivatives between
     the measured points.
     """

@@ -71,7 +71,7 @@ class FedAvg(NamedTuple):
       losses: (parameter tree, (features (B, ...), labels (B, ...))) -> each example's loss, (B,).
       unravel: theta (p,) -> the parameter tree.
       batch_size, epochs: the batch size and the number of epochs of the clients' SGD.
-      most_examples: the number of examples of the largest client.
+      most_examples: the number of examples that the largest client has.
       block: the number of clients that `vmap` trains at once. Blocks train one after another.
       optimizer: learning rate -> the server's Optax optimizer.
       spreads: True if the clients of a round are split across devices.
@@ -111,8 +111,8 @@ def mechanism(choices: FedAvg) -> Mechanism:
 
     The data are (features (N, ...), labels (N, ...), starts (M,), counts (M,)). Client i has the examples
     starts[i] : starts[i] + counts[i]. A schedule's batches are client indices (rounds, W), padded with
-    ABSENT. `Hyperparameters.mechanism_specific` is a `Federated`. Canaries are client updates, so they must
-    not be `Examples`. With `choices.spreads`, devices share a round's clients.
+    ABSENT. `Hyperparameters.mechanism_specific` is a `Federated`. Canaries are client updates, so they cannot
+    be `Examples`. With `choices.spreads`, devices share a round's clients.
     """
 
     def start(theta_0: Array) -> State:
@@ -132,7 +132,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
         """Runs the rounds of a schedule. `state.optimizer` is a `Server`."""
 
         def advance(before: State, now: Schedule) -> tuple[State, None]:
-            """Runs one round, given its cohort (W,) and a mask: 1 to insert canaries, else 0, () or (K,)."""
+            """Runs one round, given its cohort (W,) and its insertion mask, () or (K,)."""
             cohort, mask = now
             step = before.step
             key = jax.random.fold_in(run_key, step)
@@ -142,8 +142,7 @@ def mechanism(choices: FedAvg) -> Mechanism:
             )
             joining = canaries.joining(step, run_key)  # presence (K,) is 1 for canaries in this run
             inserted = sum_canaries(joining, step, before.theta, norm, mask)
-            # To adapt C_t, the server counts 1/2 for each unclipped update and -1/2 for each clipped one.
-            # Canaries are scaled to norm C_t, so they count as clipped.
+            # Canaries are scaled to norm C_t, so each counts as clipped (-1/2).
             centred_count = sums.centred_count - 0.5 * jnp.sum(joining.presence * mask)
             total = Sums(sums.updates + inserted, centred_count)
             after = _update_server(choices, hyper, before, norm, total, key)
@@ -185,8 +184,8 @@ def _update_server(
 ) -> State:
     """Adds noise to a round's sums, takes the server's step, and adapts C (Andrew et al., 2021).
 
-    `norm` is C_t = C `norm_scale`, and `key` is the round's key. The `denominator` is the mean number of
-    clients per round. `state.optimizer` is a `Server`. Returns the state before the next round.
+    `norm` is C_t = C `norm_scale`, and `key` is the round's key. `state.optimizer` is a `Server`. Returns the
+    state before the next round.
     """
     federated: Federated = hyper.mechanism_specific
     normal = jax.random.normal(key, state.theta.shape, state.theta.dtype)
@@ -201,7 +200,7 @@ def _update_server(
 
     count_key = jax.random.fold_in(key, _COUNT)
     noisy_count = sums.centred_count + federated.count_noise * jax.random.normal(count_key)
-    # Adding 1/2 yields the noisy unclipped fraction, because each update counts as 1/2 or -1/2.
+    # Each update counts as 1/2 or -1/2, so adding 1/2 yields the noisy fraction of unclipped updates.
     fraction = 0.5 + noisy_count / federated.denominator
     excess = fraction - federated.target_quantile
     scale = state.optimizer.norm_scale * jnp.exp(-federated.quantile_rate * excess)
@@ -220,9 +219,8 @@ def cohort_sums(
 ) -> Sums:
     """Returns the sum of a cohort's clipped updates in one round, and the centred count for adapting C.
 
-    This count adds 1/2 for each unclipped update and -1/2 for each clipped one. Its sensitivity is only 1/2.
-
-    If `choices.spreads`, each device trains some of the clients.
+    This count (`Sums.centred_count`) has a sensitivity of only 1/2. If `choices.spreads`, each device trains
+    some of the clients.
 
     Args:
       theta, data: the model before the round, (p,), and the data of `mechanism`.
@@ -236,7 +234,7 @@ def cohort_sums(
         is_present = members != ABSENT
         _features, _labels, _starts, all_counts = data
         counts = jnp.where(is_present, all_counts[members], 0)
-        # Under `vmap`, all clients in a block take as many steps as the largest client.
+        # Under `vmap`, every client in a block takes as many steps as the largest one needs.
         steps = choices.epochs * _count_batches(choices, jnp.max(counts))
         train = partial(  # client -> update (p,)
             _local_update,

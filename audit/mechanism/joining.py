@@ -27,7 +27,7 @@ def draw_by_coins(presence: Array, run_key: Array, step: Array) -> Array:
     """
     step_key = jax.random.fold_in(run_key, step)  # also used by the noise
     coins_key = jax.random.fold_in(step_key, _COINS)
-    # "high" draws more random bits, as small probabilities require.
+    # "high" draws more random bits, which small probabilities need.
     joins = jax.random.bernoulli(coins_key, presence, mode="high")
     return joins.astype(jnp.float32)
 

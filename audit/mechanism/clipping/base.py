@@ -12,8 +12,8 @@ paper, Equation 2).
     book_keeping            dense, narrow         no                  one backward pass, one contraction
     layerwise_book_keeping  dense, convolutions   for narrow layers   likewise
 
-A gradient of norm 0 contributes 0. C = inf disables clipping. A NaN gradient makes the sum NaN. In tests in
-float32, strategies agree within 1e-5 C per coordinate, for C and norms between 1e-12 and 1e12. On GPUs, set
+A gradient of norm 0 contributes 0. C = inf disables clipping. A NaN gradient makes the sum NaN. In float32
+tests, strategies agree within 1e-5 C per coordinate, for C and norms between 1e-12 and 1e12. On GPUs, set
 JAX's matmul precision to "float32", which is not the default.
 """
 
@@ -37,7 +37,7 @@ Loss = Callable[[Array, tuple[Array, Array]], Array]
 Criterion = Callable[[Array, Array], Array]
 # The smallest squared norm that we divide by.
 _TINY = 1e-30
-# Products and sums with up to this many terms per example are unrolled into additions.
+# Products and sums of up to this many terms per example are unrolled into additions.
 _UNROLLED = 32
 
 
@@ -76,7 +76,7 @@ def _differentiate_scale(
 def clip(vector: Array, clipping_norm: Array) -> Array:
     """Returns vector * min(1, C / ||vector||) for a vector of shape (p,) (hidden-state paper, Equation 2).
 
-    We divide by the largest entry first, since squares might overflow or underflow in float32.
+    We divide by the largest entry first, because squares could otherwise overflow or underflow in float32.
     """
     largest = jnp.max(jnp.abs(vector))
     scaled = vector / jnp.where(largest > 0, largest, 1.0)
@@ -91,7 +91,6 @@ def per_example(loss: Loss) -> ClippedSum:
     def clipped_sum(theta: Array, batch: Batch, clipping_norm: Array) -> Array:
         """Returns the clipped sum, of shape (p,)."""
         compute_gradients = jax.vmap(jax.grad(loss), (None, 0))
-        # Copying avoids a JAX error on several devices.
         gradients = compute_gradients(theta, copy_per_theta(theta, batch))
         squared_norms = jnp.sum(gradients**2, axis=1)
         scales = scale_to_norm(squared_norms, clipping_norm)  # (B,)
@@ -116,12 +115,13 @@ def copy_per_theta(theta: Array, batch: Batch) -> Batch:
 def book_keeping(
     module: nn.Module, unravel: Callable[[Array], Any], criterion: Criterion
 ) -> ClippedSum:
-    """Returns the strategy for modules of dense layers and elementwise functions, without (B, p) gradients.
+    """Returns the strategy for modules of dense layers and elementwise functions.
 
     A dense layer's gradient for one example is the outer product of the layer's input a (with a 1 for the
     bias) and its output gradient g. So the squared norm is ||g||^2 (||a||^2 + 1) (Goodfellow, 2015, arXiv
     1510.01799). The clipped sum is the product of the inputs and the output gradients scaled by min(1, C /
-    norm). Examples are columns, because columns fill vector registers even in narrow layers.
+    norm), so we never store gradients (B, p). Examples are columns, because columns fill vector registers
+    even in narrow layers.
 
     A function between the layers that is not elementwise would mix examples and make the sum wrong. For a new
     module, first compare the sum with that of `per_example`.
@@ -157,7 +157,7 @@ def book_keeping(
             """
 
             def compute(layer: nn.Module, layer_input: Array) -> tuple[Array, Array] | None:
-                """Returns (a dense layer's perturbed output, its input to save); None for other layers."""
+                """Returns (a dense layer's perturbed output, its input); None for other layers."""
                 if not is_exactly(layer, nn.Dense):
                     return None
                 return _compute_dense(layer, layer_input) + perturbations[layer.path], layer_input
@@ -233,7 +233,7 @@ def apply(
     saved: dict[Path, Saved] = {}
 
     def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        """Returns a layer's output from `compute`, and stores the second value of `compute` in `saved`."""
+        """Returns a layer's output from `compute`, whose second return value it stores in `saved`."""
         inputs = [*args, *kwargs.values()]
         computed = None
         # `compute` does not support calls with additional arguments, such as a normalisation's mask.
@@ -242,7 +242,7 @@ def apply(
         if computed is None:
             return method(*args, **kwargs)
         path = context.module.path
-        if path in saved:  # we compute gradient norms from a layer's only call
+        if path in saved:  # gradient norms require a single call
             raise UnknownLayer(f"layer {'/'.join(path)} is called twice")
         output, saved[path] = computed
         return output

@@ -25,7 +25,7 @@ from audit.mechanism.clipping.base import is_exactly
 
 
 class Factors(NamedTuple):
-    """The sum of the outer products of inputs (..., K) and gradients (..., O), not yet computed."""
+    """The factors of a sum of outer products: inputs (..., K) and gradients (..., O)."""
 
     inputs: Array
     gradients: Array
@@ -148,7 +148,7 @@ def find_gradients(names: set[str], calls: Call, at_output: Array) -> dict[str, 
 def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Array:
     """Returns kernel.T (O, K) @ columns (K, L), for columns = layer.unfold(x).
 
-    We also pass x, because the product's custom derivative is the gradient at x, not at the larger columns.
+    We also pass x, because the product's custom derivative is with respect to x, not the larger columns.
 
     Under `vmap` over examples, a custom rule computes a batched product with contiguous rows. JAX cannot
     differentiate this rule in reverse mode, so vmap(grad(f)) fails, but grad(vmap(f)) works, because `vmap`
@@ -161,8 +161,8 @@ def _multiply_columns(layer: Any, kernel: Array, x: Array, columns: Array) -> Ar
     def map_product(size: int, are_batched: Any, *arguments: Array) -> tuple[Array, bool]:
         """Returns kernel.T @ columns, and True: its first axis is mapped.
 
-        JAX's `vmap` rule would first reorder the columns for one large product. `are_batched` has a
-        boolean for each of kernel, x (for the derivative) and columns.
+        JAX's `vmap` rule would first reorder the columns for one large product. `are_batched` holds three
+        booleans, for kernel, x and columns.
         """
         kernel_is_batched, *_ = are_batched
         if not kernel_is_batched:  # `vmap` over examples

@@ -36,12 +36,12 @@ from audit.mechanism.clipping.layers import (
 # the fastest on a CPU for four ConvNets.
 _CPU_BLOCK = 5 << 18
 _ACCELERATOR_BLOCK = 1 << 30
-# A block may always store this many times the parameters' bytes.
+# A block may always use this multiple of the parameters' bytes.
 _MIN_BLOCK_PER_PARAMETERS = 4
 
 _Shapes = dict[Path, tuple[int, int]]  # `Call.shape` keyed by layer
 _Block = tuple[Array, Array, Array]  # features (b, ...), labels (b, ...), weights (b,)
-_Pass = tuple[Array, dict[Path, Call]]  # (logits or losses, each layer's call by its path)
+_Pass = tuple[Array, dict[Path, Call]]  # (logits or loss, each layer's call keyed by path)
 
 
 def layerwise_book_keeping(
@@ -119,14 +119,14 @@ def _count_bytes(tree: Any) -> int:
 
 
 def _cut_into_blocks(batch: Batch, max_examples: int) -> _Block:
-    """Cuts a batch into n blocks of b <= max_examples, (n, b, ...). Padding in the last one has weight 0."""
+    """Splits a batch into n blocks of b <= max_examples examples, (n, b, ...). Padding has weight 0."""
     features, labels = batch
     count = len(labels)
     blocks = math.ceil(count / max_examples)
     size = math.ceil(count / blocks)
 
     def cut(part: Array) -> Array:
-        """Pads an array (B, ...) with zeros and cuts it into blocks, (n, b, ...)."""
+        """Pads an array (B, ...) with zeros and splits it into blocks, (n, b, ...)."""
         zeros = jnp.zeros((blocks * size - count, *part.shape[1:]), part.dtype)
         padded = jnp.concatenate([part, zeros])
         return padded.reshape(blocks, size, *part.shape[1:])
@@ -146,7 +146,7 @@ def _find_gradients(
     features, labels = block
 
     def total_loss(perturbations: dict[Path, Array]) -> _Pass:
-        """Returns (the block's summed loss, each layer's calls by its path)."""
+        """Returns (the block's summed loss, each layer's calls keyed by path)."""
         logits, calls = jax.vmap(partial(_apply, module, params))(features, perturbations)
         losses = jax.vmap(criterion)(logits, labels)
         return jnp.sum(losses), calls
@@ -163,16 +163,13 @@ def _find_gradients(
 def _apply(
     module: nn.Module, params: Any, x: Array, perturbations: dict[Path, Array] | None
 ) -> _Pass:
-    """Returns (one example's logits, each layer's `Call`: its output and saved inputs, by path).
+    """Returns (one example's logits, each layer's `Call` keyed by path).
 
     `perturbations` holds zeros to add to each layer's output; None adds none.
     """
 
     def compute(layer: nn.Module, x: Array) -> tuple[Array, Call] | None:
-        """Returns (a layer's output, its `Call`); None for an unsupported layer.
-
-        We add zeros (perturbations), because their gradient equals the output's.
-        """
+        """Returns (a layer's output, its `Call`); None for an unsupported layer."""
         call = pass_through(layer, x)
         if call is None:
             return None
