@@ -36,7 +36,7 @@ class Attacked(FederatedTraining):
         choices=(*IMAGE_MODELS, "character_lstm"),
     )
     clients: int = described(
-        "Number of clients; 0: one per image, or all of Shakespeare's roles.",
+        "Number of clients; 0: one per image, or per role in Shakespeare's plays.",
         **_ZERO_OR_COUNT,
     )
     cohort: int = described("Clients per round.", default=128, least=2, most=10**6)

@@ -79,7 +79,7 @@ def compute_log_density(dots: Array, cohort: int, sigma: float, extra: float) ->
 
     Inverting the score's moment generating function suffers from cancellation except near the mean. As in a
     saddlepoint approximation, we therefore tilt the density: a tilt s multiplies p(x) by e^(s x), which
-    shifts its mean. For each x, we use the tilt with the nearest mean.
+    shifts its mean. For each x, we use the tilt that brings the mean closest to x.
 
     Args:
       dots, cohort: See `simulate_scores`.
@@ -194,9 +194,9 @@ def _tilt(dots: Array, cohort: int, tilt: float) -> _TiltedCohort:
 
 
 def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Array:
-    r"""Returns the log density of the score at points (n,) from its moment generating function.
+    r"""Inverts the score's moment generating function M, and returns the log density at points (n,).
 
-    With the moment generating function M and the tilt s, the density at x is
+    With the tilt s, the density at x is
 
         p(x) = e^(-s x) M(s) / (2 pi) * integral of M(s + i t) / M(s) e^(-i t x) dt.
 
@@ -208,7 +208,7 @@ def _invert_transform(tilted: _TiltedCohort, sigma: float, points: Array) -> Arr
     # step. `variance` approximates the variance of the tilted score, as if clients joined independently.
     variance = np.sum(tilted.joins * (1 - tilted.joins) * tilted.dots**2) + sigma**2
     step = 2 * np.pi / (_PERIOD * np.sqrt(variance))
-    # After the last t, the noise factor exp(-(sigma t)^2 / 2) is below exp(-_CUTOFF).
+    # Beyond the last t, the noise factor exp(-(sigma t)^2 / 2) is below exp(-_CUTOFF).
     num_steps = int(np.ceil(np.sqrt(2 * _CUTOFF) / sigma / step))
     times = np.linspace(0.0, step * num_steps, num_steps + 1)
 

@@ -31,7 +31,7 @@ Pearson], at most {cap:.2f} for any leak. law: exact epsilon of the score. perfe
 exact epsilon of a perfect canary, the largest possible for the round's noise.
 proven: a 95% bound from {mock:,} mock rounds per world, at delta {delta:g}"""
 _CURVES_NOTES = """\
-deviation: of scores / C with noise, average over both worlds. attack: accuracy.
+deviation: of noisy scores / C, averaged over both worlds. attack: accuracy.
 published: estimate per round; law_then: exact epsilon; both at delta 1/n.
 training: epsilon up to this round, composed from the published estimates"""
 
@@ -92,9 +92,9 @@ def summarize(setting: Attacked, measured: Sequence[Measured]) -> pd.DataFrame:
 def compose(setting: Attacked, frame: pd.DataFrame, is_backward: bool = False) -> pd.DataFrame:
     """Extends a frame of rounds with the training run's epsilon up to each measured round, by Renyi DP.
 
-    We compose Gaussian releases with the same epsilons as the rounds. An unmeasured round takes the epsilon
-    of the measured round before it, as in the paper, or after it, as in the public code (`is_backward`).
-    `frame`, from `summarize`, has all measured rounds, in order. The added columns are
+    We compose Gaussian releases with the same epsilons as the rounds. An unmeasured round has the epsilon of
+    the previous measured round, as in the paper ("forward"), or of the next one, as in the public code
+    (`is_backward`). `frame`, from `summarize`, has all measured rounds, in order. The added columns are
 
         charged_to                         the last round that is composed
         training                           from the published estimates, converted to noise by Renyi DP
@@ -204,9 +204,8 @@ def show_texts(measured: Sequence[Measured]) -> str:
 def show_totals(setting: Attacked, frame: pd.DataFrame, is_backward: bool) -> str:
     """Formats the training run's epsilon, with a line for each way of computing it.
 
-    `frame` is the result of `compose` with the same `is_backward`, and most lines show its last row. An
-    unmeasured round takes the epsilon of the measured round before it (charged forward) or after it
-    (backward). The last line covers the whole training run. The others cover the rounds up to `charged_to`.
+    `frame` is the result of `compose` with the same `is_backward`, and most lines show its last row. The last
+    line covers the whole training run. The others cover the rounds up to `charged_to`.
     """
     last = frame.iloc[-1]
     charged = int(last["charged_to"])
@@ -234,7 +233,7 @@ epsilon over {charged:,} rounds at delta {setting.delta:g}, charged {direction}:
 def _compose_perfect_canary(setting: Attacked, sampling_rate: float, count: int) -> float:
     """Returns CANIFE's estimate of epsilon over `count` rounds with the best possible canary (Errata C9).
 
-    A round's estimate varies with its n scores, so we use the median of many simulated ones. CANIFE finds
+    A round's estimate varies with its n scores, so we use the median of many simulations. CANIFE finds
     the noise for which a round's Renyi DP gives this epsilon, and composes rounds with this noise.
     """
     sigma = setting.noise_multiplier
@@ -248,7 +247,7 @@ def _compose_perfect_canary(setting: Attacked, sampling_rate: float, count: int)
 def make_curves_table(sweep: AblationSweep, averages: pd.DataFrame) -> OwnTable:
     """Returns the table of a sweep's curves (`average_over_seeds`): means and standard deviations.
 
-    The CSV has all columns. The text has the attack's accuracy (`attack`) and these columns:
+    The CSV has all columns. The text shows the attack's accuracy (`attack`) and these columns:
 
         if x is the round:
             published    the round's estimate of epsilon

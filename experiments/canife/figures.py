@@ -19,7 +19,7 @@ from experiments.sweeps.panels import draw_panels
 from experiments.sweeps.points import Evidence
 from experiments.sweeps.sweep import Drawn
 
-# Maps each panel's title to the columns that it plots against the round, from a frame of rounds (`curves`).
+# Each panel's title, and the columns of a frame of rounds (`curves`) that it plots against the round.
 _OVER_ROUNDS = {
     "epsilon of the training run": [
         "accountant",
@@ -69,8 +69,8 @@ def draw(sweep: AblationSweep, evidence: Evidence) -> Drawn:
 def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> Figure:
     """Draws four panels: a training run's epsilon, its rounds' epsilons, fractions, and scores.
 
-    The fractions are the accuracies and the share of a canary's penalty that its design removed ("health").
-    The scores are from round `last`. `frame` has all measured rounds (`curves.compose`).
+    The fractions are the accuracies and the canaries' health (`Measured`). The scores are from round `last`.
+    `frame` has all measured rounds (`curves.compose`).
     """
     finite = frame.replace(np.inf, np.nan).set_index(ROUND)
     with plt.rc_context(style.STYLE):
@@ -100,9 +100,9 @@ def training_figure(setting: Attacked, last: Measured, frame: pd.DataFrame) -> F
 def ablation_figure(sweep: AblationSweep, averages: pd.DataFrame) -> Figure:
     """Draws a sweep's curves (`curves.average_over_seeds`) with standard deviations as error bars.
 
-    Three panels show the scores' standard deviation, the attack's accuracy, and "health", the fraction by
-    which the canary's design reduced the penalty it minimizes. If x is the round, three more panels show
-    the model's accuracy, the round's epsilon and the training run's epsilon. Titles explain dashed curves.
+    Three panels show the scores' standard deviation, the attack's accuracy and the canary's health
+    (`Measured`). If x is the round, three more panels show the model's accuracy, the round's epsilon and the
+    training run's epsilon. Titles explain dashed curves.
     """
     curve = averages["curve"].replace(PENALTIES)  # a penalty's displayed name
     frame = averages.assign(curve=curve).replace(np.inf, np.nan)  # panels omit infinite epsilons

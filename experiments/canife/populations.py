@@ -78,10 +78,10 @@ def _split_images(setting: Attacked, data: DataSets) -> Split:
 
 
 def _split_roles(setting: Attacked, data: DataSets) -> Split:
-    """Returns a tenth of Shakespeare's roles as mock clients, and the other roles as training clients.
+    """Makes a tenth of the roles in Shakespeare's plays mock clients, and the others training clients.
 
-    The mock clients' examples are also the test set. There are at most `setting.clients` training clients (0:
-    all other roles).
+    The mock clients' examples also form the test set. There are at most `setting.clients` training clients
+    (0: all other roles).
     """
     # We load all roles (clients=0), because mock clients must not depend on the number of training clients.
     roles = data.clients(dataclasses.replace(setting, clients=0)).clients
@@ -137,7 +137,7 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
     """Returns a setting's clients and the functions that train and attack its model; see `Population`."""
     split = split_clients(setting, data)
     model = federated_task(setting.model).make()
-    # Training clients and the mock clients for designing canaries use the same compiled shapes.
+    # The compiled shapes must fit both training and mock clients.
     most_examples = int(max(split.train.counts.max(), split.mock.counts.max()))
     # Options that are fixed at compile time, such as the number of local epochs.
     choices = build_federated.choose(setting, model, most_examples)
@@ -145,7 +145,6 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
         setting.learning_rate,
         setting.clipping_norm,
         setting.noise_multiplier,
-        # The fields that only DP-FedAvg has.
         mechanism_specific=fedavg.Federated(
             setting.client_learning_rate, denominator=setting.cohort
         ),
@@ -156,7 +155,7 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
 
     @jax.jit
     def play_rounds(state: base.State, data: base.Data, schedule: base.Schedule) -> base.State:
-        """Trains without canaries for the rounds of a schedule, and returns the final state."""
+        """Trains on a schedule's rounds without canaries, and returns the final state."""
         # The mechanism also derives the noise from the round number in `state`.
         key = root(setting.seed, "noise")
         return mechanism.segment(hyper, state, data, schedule, base.no_canaries(), key)
@@ -173,7 +172,7 @@ def make_population(setting: Attacked, data: DataSets) -> Population:
 
     theta = jax.jit(model.init)(root(setting.seed, "theta"))
     samples = make_samples(setting, model)
-    # The loss uses the key to draw a text. Texts are already drawn, so any key works.
+    # The loss draws a text using the key. These texts have already been drawn, so any key works.
     gradient = partial(jax.grad(samples.loss), key=jax.random.key(0))
     return Population(
         split,
@@ -205,7 +204,7 @@ def _compile_updates(
 ) -> Callable[..., Array]:
     """Returns `Population.updates`, a compiled function that trains each client from theta."""
     norm = jnp.float32(setting.clipping_norm)
-    # The attacker does not know how training shuffles a client's examples, and uses different shuffles.
+    # The attacker does not know how training shuffles a client's examples, so it shuffles them independently.
     key = root(setting.seed, "guess")
 
     @jax.jit

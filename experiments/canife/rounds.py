@@ -1,6 +1,6 @@
 """CANIFE's estimate of epsilon from a round's scores, and the composition of rounds over a training run.
 
-We compose rounds by the Renyi DP of the Poisson-sampled Gaussian mechanism, and compute its divergences by
+We compose rounds with Renyi DP, and compute the divergences of the Poisson-sampled Gaussian mechanism by
 quadrature (Errata C11).
 
 Sources: Maddock, Sablayrolles and Stock, "CANIFE" (ICLR 2023), Algorithms 1 and 2, and its public code.
@@ -39,8 +39,8 @@ class RoundEstimate(NamedTuple):
 
     Attributes:
       epsilon: The estimate; infinite if a threshold separates the scores of the two worlds.
-      lower, upper: The same formula at the ends of both error rates' 95% Clopper-Pearson intervals. They
-        do not account for choosing the threshold using the same scores.
+      lower, upper: The same formula at the ends of the 95% Clopper-Pearson intervals of both error rates.
+        They ignore that the threshold was chosen using the same scores.
       accuracy: The attack's highest accuracy over all thresholds, if both worlds are equally likely.
     """
 
@@ -99,7 +99,7 @@ def best_epsilon(
     # Larger error rates yield a smaller epsilon.
     lower = conversions.epsilon_from_rates(fpr.upper, fnr.upper, delta)
     upper = conversions.epsilon_from_rates(fpr.lower, fnr.lower, delta)
-    # epsilons[best] is -inf if all thresholds are skipped. The interval is then the first threshold's.
+    # If all thresholds are skipped, epsilons[best] is -inf, and the interval is for the first threshold.
     epsilon, lower, upper = np.maximum([epsilons[best], lower, upper], 0.0).tolist()
     # An attack that always guesses the same world has an accuracy of 1/2.
     accuracy = 1 - min(errors.min(), 1.0) / 2
@@ -107,9 +107,9 @@ def best_epsilon(
 
 
 def find_renyi_noise(epsilon: float, delta: float, true_noise: float) -> float:
-    """Returns the noise multiplier that gives a Gaussian release this epsilon at delta, by Renyi DP.
+    """Returns the noise multiplier for which Renyi DP gives a Gaussian release this epsilon at delta.
 
-    Like CANIFE's public code, we raise epsilon to at least MIN_EPSILON. If epsilon is infinite, we return the
+    Like CANIFE's public code, we raise smaller epsilons to MIN_EPSILON. If epsilon is infinite, we return the
     training run's noise multiplier, `true_noise`, because one round without noise would make the total
     epsilon infinite (Errata C5, C7).
     """
@@ -125,10 +125,9 @@ def find_renyi_noise(epsilon: float, delta: float, true_noise: float) -> float:
 
 
 def find_gaussian_noise(epsilon: float, delta: float, true_noise: float) -> float:
-    """Returns the noise multiplier that gives a Gaussian release exactly this epsilon at delta.
+    """Returns the noise multiplier for which a Gaussian release has exactly this epsilon at delta.
 
-    If epsilon is infinite, we return the training run's noise multiplier, `true_noise`, like CANIFE's public
-    code, because the composition would be infinite.
+    If epsilon is infinite, we return `true_noise`; see `find_renyi_noise`.
     """
     if np.isinf(epsilon):
         return true_noise
@@ -156,7 +155,7 @@ def _integrate_log_moments(sigma: float, sampling_rate: float) -> list[float]:
     # We integrate with the trapezoidal rule. The integrand is a sum of terms: for k from 0 to the order, the
     # density of x times the k-th power of the likelihood ratio. Each term is proportional to the density of
     # N(k, sigma^2), so we integrate from below 0 to above the largest order. The density varies on the scale
-    # of sigma, and the ratio on that of sigma^2. The step is at least sigma / 200 to save memory.
+    # of sigma, and the ratio on that of sigma^2. To save memory, the step is at least sigma / 200.
     step = max(min(sigma / 20, sigma**2 / 4), sigma / 200)
     reach = _GRID_REACH * sigma
     points = np.arange(-reach, ORDERS[-1] + reach, step)
@@ -183,7 +182,7 @@ def count_rounds(
 
 
 def cumulative(charges: Iterable[Charge], delta: float) -> list[float]:
-    """Composes the charges by Renyi DP, and returns the total epsilon at delta after each charge."""
+    """Composes the charges with Renyi DP, and returns the total epsilon at delta after each charge."""
     total = np.zeros(len(ORDERS))  # Renyi divergences, which add up over rounds
     epsilons = []
     for charge in charges:
@@ -194,15 +193,15 @@ def cumulative(charges: Iterable[Charge], delta: float) -> list[float]:
 
 
 def composed(charges: Iterable[Charge], delta: float) -> float:
-    """Returns the total epsilon of all charged rounds at this delta, by Renyi DP accounting."""
+    """Returns the total epsilon of all charges at delta; see `cumulative`."""
     return cumulative(charges, delta)[-1]
 
 
 def estimate_perfect_canary(rng: np.random.Generator, sigma: float, scores: int) -> list[float]:
     """Returns 150 simulated values of the published estimate for a perfect canary (Errata C9).
 
-    Scores are N(1, sigma^2) with the canary and N(0, sigma^2) without it, the largest leak that this noise
-    allows. Each estimate uses n `scores`, half from each world, and delta = 1/n.
+    A perfect canary leaks as much as the noise allows: scores are N(1, sigma^2) with it and N(0, sigma^2)
+    without it. Each estimate uses n `scores`, half from each world, and delta = 1/n.
     """
     draws = sigma * rng.standard_normal((_NUM_SIMULATIONS, 2, scores // 2))
     return [best_epsilon(1 + inside, outside, 1 / scores).epsilon for inside, outside in draws]

@@ -38,8 +38,8 @@ class ImageSamples(NamedTuple):
 
     Attributes:
       soft_label: True if the label is a mixture of classes, which the design also optimizes.
-      mean, deviation: A normalized pixel is (pixel - mean) / deviation, for pixels in [0, 1]. Each is one
-        number per channel, or a single number.
+      mean, deviation: Each is a single number or one per channel. A normalized pixel is (pixel - mean) /
+        deviation, for pixels in [0, 1].
     """
 
     model: Model
@@ -49,7 +49,7 @@ class ImageSamples(NamedTuple):
     deviation: Array
 
     def _from_pixels(self, pixels: NDArray[np.float32], label: int) -> Sample:
-        """Returns the sample for an image with pixels in [0, 1] and a class as its label."""
+        """Returns the sample for an image with pixels in [0, 1] and this class label."""
         weights = _LABEL_WEIGHT * jax.nn.one_hot(label, _NUM_CLASSES)
         normalized = (jnp.asarray(pixels) - self.mean) / self.deviation
         return Sample(normalized, weights)
@@ -143,7 +143,7 @@ class TextSamples(NamedTuple):
 
     def draw_text(self, sample: Sample, key: Array) -> Sample:
         """Draws a text. In its sample, the drawn characters have log weight 0, and all others have -inf."""
-        # By the Gumbel-max trick, the largest entry of each Gumbel-softmax draw is a random character.
+        # By the Gumbel-max trick, the argmax of each Gumbel-softmax draw is a random character.
         mixtures = _draw_mixtures(key, sample.content)
         characters = jnp.argmax(mixtures, axis=-1)
         is_drawn = jax.nn.one_hot(characters, len(self.alphabet), dtype=bool)

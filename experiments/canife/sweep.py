@@ -108,8 +108,8 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     # With the penalties of Figure 8a, a design can end with a zero gradient, so we keep the sample with the
     # smallest penalty, not the last.
     with_best_sample = dataclasses.replace(setting, keep_best=True)
-    # Figure 8c has rounds on the x axis, so we measure twice as many. Its epsilons would be infinite without
-    # noise. We fix the design's minibatch size, because the default, the cohort size, varies.
+    # Figure 8c has the round on its x axis, so we measure twice as many rounds. Without noise, its epsilons
+    # would be infinite. We fix the design's minibatch size, because the default, the cohort size, varies.
     noisy = dataclasses.replace(
         setting,
         noise_multiplier=size.noise_multiplier,
@@ -158,7 +158,7 @@ def _make_sweep(
 def _make_cell(setting: Attacked, rounds: Sequence[int], name: str) -> Cell:
     """Returns the cell that measures the given rounds of a training run. Each round counts as a run."""
 
-    # The functions import JAX when they are called, so JAX does not start when cells are listed.
+    # The functions import JAX only when called, so listing cells does not load it.
     def is_done(held: Holdings, data: DataSets) -> bool:
         """Returns True if all rounds are stored."""
         return len(measured.read_rounds(held.open(identity(setting)), rounds)) == len(rounds)

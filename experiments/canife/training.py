@@ -48,11 +48,11 @@ def prepare(setting: Attacked, out: Path, data: DataSets) -> tuple[Attacked, Sto
 def measure_missing(
     setting: Attacked, data: DataSets, store: Store, numbers: Sequence[int]
 ) -> Iterator[Measured]:
-    """Trains a model, and measures, stores and yields each given round that is not yet stored.
+    """Trains a model and measures each given round that is not yet stored; stores and yields the results.
 
-    Each measurement uses the model as it is before the round. Rounds 1, 1 + every, 1 + 2 every, ... can be
-    measured, so training proceeds in segments of `setting.every` rounds, which share a compiled program.
-    Training continues from a checkpoint if one exists. Raises InputError if the model diverges.
+    Each measurement uses the model before the round. Rounds 1, 1 + every, 1 + 2 every, ... can be measured,
+    so training proceeds in segments of `setting.every` rounds, which share a compiled program. Training
+    continues from a checkpoint if one exists. Raises InputError if the model diverges.
 
     `setting` and `store` come from `prepare`. `numbers` is a subset of `setting.measured()`.
     """
@@ -96,10 +96,9 @@ def _measure(
 ) -> Measured:
     """Designs a canary for a round's frozen model theta (p,), and measures how well it can be detected.
 
-    `health` is the fraction of the penalty on the canary's gradient that the design removed. Scores are dot
-    products of noisy sums of updates with the canary's direction. To simulate (mock) rounds, we therefore
-    need only the dot products of the canary's and each client's update with this direction. All mock rounds
-    draw their cohorts from the same `setting.population` training clients. `number` is the round.
+    Scores are dot products of noisy sums of updates with the canary's direction. So simulated (mock) rounds
+    need only the dot product of each update with this direction. All mock rounds draw their cohorts from the
+    same `setting.population` training clients. `number` is the round.
     """
     canary, health = _design_canary(setting, population, theta, number)
     gradient = population.gradient(theta, canary)
@@ -166,7 +165,7 @@ def _simulate_attack(
     many_out = simulate(cohort=setting.cohort, rounds=setting.mock_rounds)
     proven = estimate.assumption_free(many_in, many_out, setting.delta, _CONFIDENCE)
 
-    exact = np.inf  # without noise, a score reveals whether the canary is in
+    exact = np.inf  # without noise, a score reveals the canary
     exact_then = np.inf
     if sigma:
         pair = cohort_law.score_densities(
@@ -191,10 +190,10 @@ def _design_canary(
 ) -> tuple[Sample, float]:
     """Designs a round's canary for a frozen model theta (p,), using the updates of a pool of mock clients.
 
-    The first sample is random, or the first example of a random client in the pool. This client then leaves
-    the pool, because its update contains the example's gradient. A designed text is a mixture of characters
-    at each position, and the canary is a draw from it. Returns the canary and its health, the fraction of the
-    penalty on its gradient that the design removed.
+    The design starts from a random sample, or from the first example of a random client in the pool. This
+    client then leaves the pool, because its update contains the example's gradient. A designed text is a
+    mixture of characters at each position, and the canary is a draw from it. Returns the canary and its
+    health (`_compute_health`).
     """
     mock = population.split.mock
     pool = populations.draw_clients(setting, "pool", mock.number, setting.pool)
@@ -214,7 +213,7 @@ def _design_canary(
     is_finite = jnp.isfinite(penalties).all()
     require(is_finite, "the canary's design diverged: lower `design_rate`")
 
-    # An arbitrary constant makes the keys for drawing texts different from the design's keys.
+    # An arbitrary constant separates the keys for drawing texts from the design's keys.
     text_key = jax.random.fold_in(key, zlib.crc32(b"settle"))
     first_key, last_key = jax.random.split(text_key)
     drawn_first = population.samples.draw_text(first, first_key)

@@ -47,7 +47,7 @@ def setting_cell(
     do: Callable[[Store, Dataset, Progress], object],
     experiment: str = "audit",
 ) -> Cell:
-    """Returns a cell that runs an experiment with a setting in a separate store.
+    """Returns a cell that runs an experiment with one setting, and has its own store.
 
     Args:
       name, setting, runs: The displayed name, the setting and the number of training runs.

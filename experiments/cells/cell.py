@@ -108,7 +108,7 @@ class Cell(NamedTuple):
         start JAX, and loads only the user's data files.
       open: (the root of all stores, data sets) -> the cell's store.
       do: (store, data sets, progress); computes the missing results.
-      request: The specification of the work, which figures use to find its results.
+      request: The specification of the work; figures use it to find the results.
       audited: The audit, or None for other kinds of cells.
     """
 

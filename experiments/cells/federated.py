@@ -101,7 +101,7 @@ def _read_by_run(store: Store) -> dict[str, float]:
 
 
 def _add_accuracies(store: Store, first: int, accuracies: NDArray[np.float64]) -> None:
-    """Adds the accuracies (R,) of the runs first, ..., first + R - 1 to the stored accuracies."""
+    """Adds the accuracies (R,) of R runs, numbered from `first`, to the stored accuracies."""
     with hold(store.path):
         by_run = _read_by_run(store)
         for run, accuracy in enumerate(accuracies, first):
@@ -116,7 +116,7 @@ def train(
     federation: Federation,
     progress: Progress,
 ) -> None:
-    """Trains those of the first `runs` runs that are missing from the settings' stores under the root `out`.
+    """Trains any of the first `runs` runs missing from the settings' stores under the root `out`.
 
     The settings differ only in what the adversary sees, so one training run gives scores for all stores.
     `progress` is called with the number of newly trained runs.
@@ -153,7 +153,7 @@ def train(
             store.save(games.final_scores(game, midway.thetas, midway.first))
 
     for i, (game, store) in enumerate(pairs):
-        # The stores may lack different runs. `games.train` trains the runs that `store` lacks, and `watch`
-        # also adds them to later stores. Earlier stores are complete.
+        # Each store may be missing different runs. `games.train` trains those missing from `store`, and
+        # `watch` also adds them to later stores. Earlier stores are complete.
         watch_chunk = functools.partial(watch, store, pairs[i + 1 :])
         games.train(game, store, runs, progress=progress, watch=watch_chunk)

@@ -61,7 +61,7 @@ def train(devices: int, recipe: GameRecipe, data: Dataset, chunk: Range) -> Scor
     size = stop - first
     key = (recipe.key, size)
     try:
-        # A worker keeps its last player, with the compiled programs for one chunk size.
+        # A worker keeps its last player. Its programs are compiled for one chunk size.
         if key not in _PLAYER:
             _PLAYER.clear()
             _PLAYER[key] = Player(recipe.make(data), size)
@@ -128,10 +128,9 @@ class Cluster:
         self._max_submitted = 2 * int(total["CPU"])
 
     def run(self, function: Callable[..., Any], arguments: Iterable[Arguments]) -> Iterator[Ended]:
-        """Calls a function on workers, once for each tuple in `arguments`, and yields each call when it ends.
+        """Calls function(devices, *args) on a worker for each tuple in `arguments`; yields calls as they end.
 
-        Each call is function(devices, *the tuple), where `devices` is the task's number of CPU devices, or 0
-        for GPUs.
+        `devices` is the task's number of CPU devices, or 0 for GPUs.
         """
         # With max_calls=0, a worker stays alive after a task and keeps its compiled programs.
         make_remote = self._ray.remote(max_retries=_MAX_RETRIES, max_calls=0, **self._resources)
@@ -158,7 +157,7 @@ class Cluster:
     def _get(self, result: Any) -> Any:
         """Returns the value of `result`, Ray's reference to a task's result.
 
-        Raises the task's InputError, or an InputError if workers died too many times.
+        Raises the task's InputError, or an InputError if workers died too often.
         """
         try:
             return self._ray.get(result)

@@ -62,7 +62,7 @@ class SweepProgress:
         self.close = self._bar.close
 
     def begin(self, cell: Cell) -> Progress:
-        """Shows a cell as the current cell, and returns the function that counts its finished runs."""
+        """Shows the current cell, and returns the function that counts its finished runs."""
         name = shortened(cell.name, 32)
         self._bar.set_description_str(f"{self._num_finished}/{self._num_cells} {name}:")
         return self._bar.update
@@ -85,7 +85,7 @@ def distinct(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def find_missing(cells: Iterable[Cell], place: Workplace) -> list[Cell]:
-    """Returns the cells that are not complete in the stores."""
+    """Returns the cells with missing results."""
     held = index.holdings(place.out)
     return [cell for cell in cells if not cell.is_done(held, place.data)]
 
@@ -113,7 +113,7 @@ def do_all(cells: list[Cell], place: Workplace) -> Outcome:
 def failing(cell: Cell, progress: SweepProgress, outcome: Outcome) -> Iterator[None]:
     """Catches an InputError from the block, reports it on stderr, and records the cell as failed.
 
-    Raises the error again if the store cannot be written, because other cells would fail too.
+    Re-raises a CannotWriteError, because other cells would fail too.
     """
     try:
         yield

@@ -46,8 +46,7 @@ _X_LABELS = {
     "over K": "canaries K",
     "over d": "dimension d",
 }
-# For each field, its label, its color, and matplotlib's format for marker and line. Orders are those of
-# Wilson's intervals (`gaussian_mechanism.wilson_epsilon`).
+# Each field's label, color, and marker and line format. See `gaussian_mechanism.wilson_epsilon` for orders.
 _METHODS = {
     "wilson_1": ("order 1", BLUE, "o:"),
     "wilson_2": ("order 2", VERMILION, "s-"),
@@ -75,7 +74,7 @@ _SIZE = (3.7, 2.9)  # of a panel, in inches
 _RULE = "-" * 80
 _NOTES = """\
 mean (standard deviation) over seeds
-order 1, 2, 4: log((p_1 - delta) / p_0) with Wilson's limits, asymptotic; as in
+order 1, 2, 4: log((p_1 - delta) / p_0) with Wilson's asymptotic limits; as in
       the paper, the threshold is tuned on separate runs
 lifted: valid for any number of runs; 5% of the runs choose its threshold
 exact: epsilon of the Gaussian mechanism; window: limit of the paper's
@@ -90,14 +89,14 @@ mean: harmonic mean over entries in which both have positive bounds"""
 def compare_over_runs(
     by_canaries: Mapping[int, Scores], canaries: int, methods: Sequence[str], levels: Level
 ) -> pd.DataFrame:
-    """Returns an attack's lower bounds on epsilon (`compute_curve`) for several numbers of runs n.
+    """Returns an attack's lower bounds on epsilon (`compute_curve`) for several run counts n.
 
-    The columns are `x` (the value of n), a bound from each method, and `single`, from Wilson's interval for
-    runs with one canary, if such runs are stored.
+    The columns are `x` (the value of n) and each method's bound. If runs with one canary are stored, `single`
+    is their bound of order 1.
 
     Args:
       by_canaries: The scores, keyed by the number of canaries in a run. All have the same number of runs.
-      canaries: The key in `by_canaries` of the scores that `methods` use.
+      canaries: The key in `by_canaries` for the scores that `methods` use.
       methods: Keys of _METHODS.
     """
     runs = choose_numbers_of_runs(len(by_canaries[canaries].scores))
@@ -110,7 +109,7 @@ def compare_over_runs(
 
 
 def compare_canaries(by_canaries: Mapping[int, Scores], levels: Level) -> Records:
-    """Returns an attack's lower bounds on epsilon for several numbers of runs n and of canaries K.
+    """Returns an attack's lower bounds on epsilon for several run counts n and canary counts K.
 
     Bounds for different n use subsets of the runs and the same K. Since K = sqrt(n) in the LiDP paper, we use
     the stored K above 1 that is closest to the square root of the total number of runs. Bounds for different
@@ -139,7 +138,7 @@ def _list_methods(canaries: int) -> list[str]:
 
 
 def choose_numbers_of_runs(runs: int) -> list[int]:
-    """Returns the numbers of runs at the points of a curve, from MIN_RUNS to half of all `runs`.
+    """Returns the run counts for a curve, from MIN_RUNS to half of all `runs`.
 
     Larger random subsets share more runs, which makes their mean epsilon less precise.
     """
@@ -202,8 +201,8 @@ def _draw_part(scores: Scores, count: int, rng: np.random.Generator) -> Design:
 def _interpolate_runs(runs: ArrayLike, epsilons: ArrayLike, level: float) -> float:
     """Returns the number of runs at which the running maximum of `epsilons` reaches a level.
 
-    Interpolation is linear in the logarithm of the number of runs. `runs` are increasing, and at least one of
-    `epsilons` reaches `level`.
+    Interpolation is linear in the logarithm of the number of runs. `runs` is in increasing order, and at
+    least one of `epsilons` reaches `level`.
     """
     highest = np.maximum.accumulate(epsilons)
     reached = int(np.argmax(highest >= level))
@@ -250,7 +249,7 @@ def _make_record(panel: str, audit: MechanismAudit, answer: dict[str, Any]) -> R
       second, fourth: |mu_2 - mu_1^2| and |mu_4 - mu_2^2| from `answer`, where mu_j is the probability that j
         canaries in a run are all detected. They are 0 for independent detections.
     """
-    # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
+    # Canaries are unit vectors, so the mechanism satisfies Gaussian DP with mu = 1 / sigma.
     sigma = audit.sigma
     exact = conversions.epsilon_from_mu(1 / sigma, audit.delta)
     window = gaussian_mechanism.window_limit(sigma, audit.delta)
@@ -293,8 +292,7 @@ def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 
     A record requires stored audits with both one and several canaries per run. It has the largest epsilons
     across all run counts: `single` with one canary, and `wilson_2` and `wilson_4` with several, from
-    intervals that use 2 and 4 moments. `gain_2` and `gain_4` are the number of runs needed with one canary,
-    divided by the number needed with several.
+    intervals that use 2 and 4 moments. `gain_2` and `gain_4` are ratios of the runs needed (`compute_gain`).
     """
     groups, missing = _read_scores(sweep, evidence)
     records = []
@@ -315,7 +313,7 @@ def _read_gains(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
 def _read_bounds(sweep: Sweep, evidence: Evidence) -> tuple[Records, int]:
     """Returns the records for the LiDP paper's Figure 5, and the number of missing audits.
 
-    Each attack has two panels: bounds over runs n, and bounds over canaries K.
+    Each attack has two panels, with bounds against runs n and against canaries K.
     """
     groups, missing = _read_scores(sweep, evidence)
     # The training, the number of runs and the upper bound are the same for all audits.
@@ -341,7 +339,7 @@ def draw_epsilons(title: str, records: Records) -> Figure:
 
 
 def _draw_panel_of_epsilons(axis: Axes, records: Records) -> None:
-    """Draws one panel of Figure 3. The "over n" panel has separate lines for bounds with one canary.
+    """Draws one panel of Figure 3. The "over n" panel shows bounds with one canary as separate lines.
 
     The lines in _LIMITS do not depend on K.
     """
@@ -391,7 +389,7 @@ def _draw_gaps(axis: Axes, records: Records) -> None:
 
 
 def draw_bounds(title: str, records: Records) -> Figure:
-    """Plots Figure 5: a row for each attack, with epsilon against runs n and against canaries K.
+    """Plots Figure 5: each attack's row shows epsilon against runs n and against canaries K.
 
     `title` has no effect: the records' heading is the title.
     """
@@ -441,11 +439,9 @@ def make_epsilons_table(title: str, records: Records) -> OwnTable:
 
 
 def make_correlations_table(title: str, records: Records) -> OwnTable:
-    """Returns the table of Figure 4: gains in epsilon from order 1 to 2 and 4, and gaps between moments.
+    """Returns the table of Figure 4: gains in epsilon over order 1, and gaps between moments.
 
-    The order of a lower bound is the number of moments that its confidence interval uses. The moment mu_j is
-    the probability that j canaries in a run are all detected. The gaps are 0 for independent detections, and
-    smaller gaps allow larger gains.
+    `_make_record` describes the columns. Smaller gaps allow larger gains.
     """
     columns = [
         *_AUDIT_COLUMNS,
@@ -461,8 +457,7 @@ def make_gains_table(title: str, records: Records) -> OwnTable:
     """Returns the LiDP paper's Table 1 from records of `_read_gains`.
 
     `single` is the bound with one canary. The others use several canaries, and 2 or 4 moments of the number
-    detected. A gain is the number of runs needed with one canary, divided by the number needed with several.
-    The harmonic mean averages the inverse ratios: the fractions of runs that suffice.
+    detected. The harmonic mean of the gains averages their inverses: the fractions of runs that suffice.
     """
     columns = [field("entry", "epsilon of", "{:.44}".format, width=44, left=True)]
     # 2 and 4 are numbers of moments.

@@ -1,8 +1,8 @@
 """Audits the LiDP paper's Gaussian mechanism (Section 4, Appendix E), simulated exactly in any dimension.
 
 The mechanism releases the sum of its canaries, which are uniform on the unit sphere of R^d, plus
-sigma * N(0, I_d). The score of a canary is its inner product with the release. Simulating n runs with K
-canaries each takes O(n K^2) time, regardless of d.
+sigma * N(0, I_d). The score of a canary is its inner product with the released vector. Simulating n runs with
+K canaries each takes O(n K^2) time, regardless of d.
 
 The paper's bounds use Wilson's intervals of order 1, 2 or 4 (`wilson_epsilon`). They use only one direction
 of the DP inequality (Errata L3) and can be negative.
@@ -33,14 +33,13 @@ _QUANTILE = 0.1  # the fraction of scores outside each end of the threshold wind
 def find_epsilons(audit: MechanismAudit, processes: int, progress: Progress) -> dict[str, Any]:
     """Audits the mechanism for each seed, using Wilson's intervals and our bound for several canaries.
 
-    Each of the `processes` audits one seed at a time. After each seed, `progress` is called with its number
-    of runs.
+    Up to `processes` seeds are audited in parallel. After each seed, `progress` is called with its number of
+    runs.
 
     Returns:
       A dictionary: `epsilons` has each method's lower bounds on epsilon for all seeds. `second` and `fourth`
-      measure the dependence between a run's canaries: means over seeds of |mu_2 - mu_1^2| and |mu_4 - mu_2^2|
-      (`moment_gaps`), where mu_j is the probability that j canaries in a run are all detected. `second`
-      requires at least 2 canaries in a run, and `fourth` at least 4.
+      are the means over seeds of the gaps from `moment_gaps`, which measure the dependence between a run's
+      canaries.
     """
     tuning = simulate(audit, TUNING_SEED)
     thresholds = choose_thresholds(tuning, Level(audit.delta, audit.confidence))
@@ -63,8 +62,8 @@ def _audit_seed(
 
     A canary is detected if its score reaches a threshold. `thresholds` maps each order of Wilson's interval
     (its number of moments) to a threshold. Our bound for several canaries, `lifted`, chooses its own
-    threshold. The dependence (`moment_gaps`) is 0 for independent canaries. It uses the threshold for order
-    2, the lowest order that depends on several canaries.
+    threshold. The dependence (`moment_gaps`) uses the threshold for order 2, the lowest order that depends on
+    several canaries.
     """
     levels = Level(audit.delta, audit.confidence)
     design = simulate(audit, seed)
@@ -99,10 +98,10 @@ def simulate(audit: MechanismAudit, seed: int) -> Sets:
 def choose_thresholds(design: Sets, levels: Level) -> dict[int, float]:
     """Returns the threshold with the largest epsilon on these runs, for each order up to K.
 
-    An order is the number of moments in Wilson's interval, and K is the number of canaries in a run. Moment j
-    involves j different canaries, so K limits the order. Bounds must come from other runs. `levels` gives
-    delta and confidence. As in the LiDP paper's code, thresholds lie in a window of scores: from the smaller
-    of the 10% quantiles of inserted and fresh canaries to the larger of their 90% quantiles (Errata L2).
+    The order is the number of moments in Wilson's interval. Moment j involves j different canaries, so the
+    number of canaries in a run, K, limits the order. Bounds must come from other runs. `levels` gives delta
+    and confidence. As in the LiDP paper's code, thresholds lie in a window of scores: from the smaller of the
+    10% quantiles of inserted and fresh canaries to the larger of their 90% quantiles (Errata L2).
     """
     worlds = design.pooled()
     low = min(np.quantile(world, _QUANTILE) for world in worlds)
@@ -120,8 +119,8 @@ def wilson_epsilon(design: Sets, threshold: float, order: int, levels: Level) ->
     """Returns the LiDP paper's lower bound log((p_1 - delta) / p_0) on epsilon, or 0 if p_1 <= delta.
 
     p_1 is Wilson's lower bound on the probability that an inserted canary's score reaches the threshold. p_0
-    is Wilson's upper bound on this probability for a fresh canary. Both use the moments, up to the given
-    order (1, 2 or 4), of the number of such canaries in a run.
+    is Wilson's upper bound on this probability for a fresh canary. Both use the first `order` (1, 2 or 4)
+    moments of the number of such canaries in a run.
     """
     find_limits = partial(
         lifted.exchangeable_limits,
@@ -195,9 +194,9 @@ def _draw_fresh_scores(rng: np.random.Generator, audit: MechanismAudit) -> Array
     A fresh canary's direction is uniform and independent of the release. Therefore, its score is the
     release's length times a cosine from `_draw_cosines`. The length is drawn in three steps:
 
-    1. Add K - 1 unit vectors. A vector at an angle with cosine c changes the length r of the sum to
-       sqrt(r^2 + 1 + 2 r c).
-    2. Add the noise along the sum, sigma times a normal draw.
+    1. Add K - 1 unit vectors. If c is the cosine between the sum and the next vector, the sum's length r
+       becomes sqrt(r^2 + 1 + 2 r c).
+    2. Add the noise along the sum: sigma times a normal draw.
     3. Add the noise orthogonal to the sum. Its squared length is sigma^2 times a chi-squared draw with d - 1
        degrees of freedom.
     """
@@ -215,7 +214,7 @@ def _draw_fresh_scores(rng: np.random.Generator, audit: MechanismAudit) -> Array
 
 
 def _draw_cosines(rng: np.random.Generator, shape: tuple[int, ...], dimension: int) -> Array:
-    """Draws cosines of the angles between a fixed direction and uniform directions in R^dimension.
+    """Draws cosines between a fixed direction and uniformly random directions in R^dimension.
 
     A standard normal vector has a uniform direction. Its coordinate along the fixed direction is `along`, and
     the squares of its other coordinates add up to `across_squared`.

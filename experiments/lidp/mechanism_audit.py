@@ -11,7 +11,7 @@ class MechanismAudit(NamedTuple):
     """An audit of the Gaussian mechanism, repeated with several seeds.
 
     Attributes:
-      runs: The number of runs that insert all canaries. As many other runs score fresh canaries.
+      runs: The number of runs that insert all canaries. The same number of other runs score fresh canaries.
       canaries: The number of canaries K in a run.
       dimension: The dimension d of the release.
       epsilon: The claimed epsilon, a key of SIGMA_SQUARED.

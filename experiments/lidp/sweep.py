@@ -33,7 +33,7 @@ from models.catalogue import task
 EPSILONS = (1, 2, 4, 8, 16, 32)  # claimed for trained models, by Renyi DP at delta = 1e-5
 _DIMENSION = 10_000  # in the "over n" and "over K" panels
 _BATCH_SIZE = 100
-# With fewer scores per seed, starting processes takes longer than the time they save.
+# With fewer scores per seed, starting processes takes more time than it saves.
 _WORTH_PROCESSES = 50_000
 _POISONED = Poisoned(as_printed=True)  # Errata L10
 
@@ -166,7 +166,7 @@ def sweeps(scale: str) -> dict[str, Sweep]:
     mechanisms = _list_mechanisms(size)
     # n is fixed in Figure 4. A cell's request is (panel, audit).
     not_over_runs = [cell for cell in mechanisms if cell.request[0] != "over n"]
-    # Table 1 shows all trained models, but Figure 5 only the first.
+    # Table 1 shows all trained models, but Figure 5 shows only the first.
     table = _make_audits(size.trainings, size.epsilons, (1, size.canaries), size.runs)
     figure = _make_audits(size.trainings[:1], [size.epsilon], size.series, size.runs)
     all_sweeps = [
@@ -179,10 +179,10 @@ def sweeps(scale: str) -> dict[str, Sweep]:
 
 
 def _list_mechanisms(size: Extent) -> list[Cell]:
-    """Returns the audits of the Gaussian mechanism, for panels over runs n, canaries K and dimension d.
+    """Returns the audits of the Gaussian mechanism for panels that vary runs n, canaries K or dimension d.
 
-    Unless the panel varies them, d is 10,000 and K is sqrt(n), rounded down. Epsilon is 4, but 1 in the
-    "over n" panel, which also includes K = 1.
+    Unless the panel varies them, d is 10,000 and K is sqrt(n), rounded down. Epsilon is 1 in the "over n"
+    panel and 4 in the others. The "over n" panel also includes K = 1.
     """
     runs = size.mechanism_runs
     base = MechanismAudit(
@@ -208,7 +208,7 @@ def _list_mechanisms(size: Extent) -> list[Cell]:
 
 
 def _make_mechanism_cell(panel: str, audit: MechanismAudit) -> Cell:
-    """Returns the cell that audits the Gaussian mechanism with all seeds, for a panel of a figure."""
+    """Returns a panel's cell, which audits the Gaussian mechanism with all seeds."""
 
     def do(store: Store, data: DataSets, progress: Progress) -> None:
         from experiments.lidp import gaussian_mechanism  # loads SciPy

@@ -1,4 +1,4 @@
-"""Draws the paper's Figures 1 to 4 and makes its Tables 1, 2, 4 and 5.
+"""Creates the paper's Figures 1 to 4 and Tables 1, 2, 4 and 5.
 
 Table 1 comes from simulations, and all others come from stored cosines. For an observer of all iterates, we
 use each canary's largest cosine over all rounds. The estimate fits normal distributions to these maxima
@@ -54,7 +54,7 @@ mean (standard deviation) over simulations; estimates are not bounds
 fitted: the estimate as printed in the paper"""
 _ESTIMATES_NOTE = """\
 estimate (standard error): as printed in the paper, from fits to the cosines of
-both worlds. in-sample: the paper's lower value, the best of all thresholds.
+both worlds. in-sample: the paper's lower value at the best of all thresholds.
 Neither is a bound. *: exceeds the accounted epsilon by more than its error"""
 _DENSITIES_NOTE = """\
 cosines with the final model, in units of 1/sqrt(d)
@@ -107,7 +107,7 @@ def simulate(plan: Simulations) -> list[Record]:
                 "sigma": sigma,
                 "dimension": dimension,
                 "canaries": cosines.shape[-1],
-                # Canaries are unit vectors, so the mechanism has Gaussian DP with mu = 1 / sigma.
+                # Canaries are unit vectors, so the mechanism satisfies Gaussian DP with mu = 1 / sigma.
                 "exact": conversions.epsilon_from_mu(1 / sigma, DELTA),
             }
             # One normal distribution per simulation.
@@ -279,7 +279,7 @@ def draw_grid(
     ylabel: str,
     final_first: bool = False,
 ) -> Figure:
-    """Draws a row of panels per observer and a column per noise multiplier, from records of `read_runs`."""
+    """Draws records of `read_runs`, with a row of panels per observer and a column per noise multiplier."""
     # In alphabetical order, "all iterates" comes before "final model".
     records = sorted(map(_add_panel, runs), key=itemgetter("observer"), reverse=final_first)
     columns = len({run["noise"] for run in runs})
@@ -314,8 +314,8 @@ def _add_panel(record: Record) -> Record:
 def _draw_histogram(axis: Axes, records: Records) -> None:
     """Draws a histogram of the inserted canaries' cosines over the distribution without leakage.
 
-    The distribution without leakage is a histogram of the left-out canaries (`unobserved`). For the final
-    model, which has no `unobserved` cosines, it is the exact density.
+    A histogram of the left-out canaries (`unobserved`) estimates this distribution. For the final model,
+    which has no `unobserved` cosines, we draw the exact density.
     """
     [run] = records
     cosines: Cosines = run["cosines"]
@@ -340,7 +340,7 @@ def _draw_histogram(axis: Axes, records: Records) -> None:
 def _draw_densities(axis: Axes, records: Records) -> None:
     """Plots kernel density estimates of the final model's cosines over the density without leakage.
 
-    `records` are at most five runs (the length of _COLORS) with different numbers of repetitions.
+    `records` holds at most five runs (the length of _COLORS), with different numbers of repetitions.
     """
     dimension = records[0]["plan"].dimension
     cosines = [run["cosines"].observed * np.sqrt(dimension) for run in records]
@@ -426,15 +426,15 @@ def make_runs_table(title: str, runs: Records, shows_accuracy: bool) -> OwnTable
 
     Args:
       runs: At least one record of `read_runs`.
-      shows_accuracy: If True, the table has accuracies with and without canaries, and the paper's rows
-        (Tables 2 and 5). If False, it has the numbers of repetitions (Figures 2 and 3).
+      shows_accuracy: If True, the table shows accuracies with and without canaries, and the paper's rows
+        (Tables 2 and 5). If False, it shows the numbers of repetitions (Figures 2 and 3).
     """
     first = runs[0]
     plan = first["plan"]
     printed = ""
     last_columns = [field("repetitions", "times", width=7)]
     if shows_accuracy:
-        # The paper's rows for `counterpart`, the paper's data set that ours replaces.
+        # The paper's rows for the corresponding data set.
         printed = f"{_PRINTED[plan.counterpart]}\n{_RULE}\n"
         last_columns = [  # field, heading, format, width
             field("accuracy", "with", ".3f", 7, none="-"),
@@ -537,7 +537,7 @@ def _show_pair(value: float, other: float, decimals: int = 2) -> str:
     return f"{value:,.{decimals}f} ({other:,.{decimals}f})"
 
 
-# Pairs of functions that draw the figure and make the table.
+# Pairs of functions: the first draws the figure, and the second makes the table.
 _TABLE = (
     partial(draw_grid, draw_panel=_draw_histogram, ylabel="density"),
     partial(make_runs_table, shows_accuracy=True),

@@ -4,7 +4,7 @@
     laptop   Fashion-MNIST instead of EMNIST, and Shakespeare instead of Stack Overflow
     paper    the paper's data from the files given by --emnist and --stackoverflow, with adaptive clipping
 
-Scale `paper` uses the paper's noise multipliers, and the other scales use the paper's analytical epsilons.
+The `paper` scale uses the paper's noise multipliers. The others use the paper's analytical epsilons.
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ class TrainingPlan(NamedTuple):
 
     Attributes:
       label: The data set's name, for titles.
-      counterpart: The name of the paper's data set that these data replace.
+      counterpart: The name of the corresponding data set in the paper.
       setting: The settings shared by all runs, except for `noises` and `repetitions`.
-      repetitions: The repetition counts: the numbers of rounds in which a canary takes part.
+      repetitions: The repetition counts. With a count of r, a canary takes part in r rounds.
       dimension: The number of trainable parameters.
     """
 
@@ -233,7 +233,7 @@ def _audit_cells(plan: TrainingPlan) -> Iterator[Cell]:
 def _make_cell(plan: TrainingPlan, setting: FederatedSetting, detail: str, runs: int = 1) -> Cell:
     """Returns a cell that trains runs of a setting.
 
-    `detail` is part of the cell's name. It must differ between cells of a plan with the same noise.
+    `detail` is part of the cell's name, and must differ between a plan's cells with the same noise.
     """
     name = f"{plan.label}, sigma {setting.noise_multiplier:.3g}, {detail}"
     return federated_cell(setting, runs, name)
