@@ -94,8 +94,8 @@ class Adversary(NamedTuple):
     """An adversary: its choices before training, its canaries, and its scores of the final model.
 
     All functions except init are compiled, and audits with equal functions (`==`) share compiled programs. So
-    use module-level functions instead of lambdas. Keep values that differ between audits in the state, or in
-    a frozen dataclass with `__call__` if they must be compiled in. Only init should use the data, because
+    use module-level functions instead of lambdas. Values that differ between audits belong in the state, or
+    in a frozen dataclass with `__call__` if they must be compiled in. Only init should use the data, because
     everything that compiled functions refer to stays in memory.
 
     Attributes:
@@ -123,7 +123,7 @@ class Adversary(NamedTuple):
     null: NullLaw = NullLaw()
 
     def draw_for_run(self, state: Tree, key: Array) -> Tree:
-        """Returns the state of the run with this key; without `draw`, all runs share `state`."""
+        """Returns the state of the run with this key."""
         return state if self.draw is None else self.draw(state, key)
 
     def score_run(self, state: Tree, key: Array, seen: Tree, final: Array, theta_0: Array) -> Array:
@@ -145,7 +145,7 @@ class Shapes(NamedTuple):
 
 
 def check_shapes(adversary: Adversary, state: Tree, parameters: int) -> Shapes:
-    """Checks the shapes of an adversary's results without running its functions, and returns them.
+    """Checks and returns the shapes of an adversary's results, without running its functions.
 
     `state` is from `Adversary.init`, and `parameters` is p, the number of model parameters.
 
@@ -195,8 +195,8 @@ class Knowledge(NamedTuple):
       canaries: the number of canaries per run.
       predict_final: see `PredictFinal`.
       insertions: the number of steps that insert a canary.
-      noise_steps: the variance of the final model's noise for linear losses, in units of one step's raw noise
-        variance. It equals the number of steps if noise is independent across steps.
+      noise_steps: the variance of the final model's noise for linear losses, divided by the variance of the
+        raw noise in one step. It equals the number of steps if noise is independent across steps.
       is_rehearsed: (the dimension of random directions) -> True if the adversary should train a model to
         predict the final model (`Setting.is_rehearsed`).
     """
@@ -268,7 +268,7 @@ class AdversaryFields:
         known if training examples do not move that coordinate.
       reads_theta: True if its canaries depend on the model, as in `Adversary`. The hidden-state bound then
         needs a single canary.
-      version: the version of its stored scores. A new version makes audits train again.
+      version: the version of its stored scores. If it changes, audits train again.
     """
 
     name: ClassVar[str]

@@ -43,8 +43,8 @@ GC_S_VARIANTS = (
 class GcS(AdversaryFields):
     """GC-S, the simulated biased dimension (hidden-state paper, Algorithm 3).
 
-    The paper ranks coordinates by the square root of their total movement, but the root does not change the
-    ranking (Errata H4).
+    The paper ranks coordinates by the square root of their total movement. We omit the root, which does not
+    change the ranking (Errata H4).
     """
 
     name = "gc_s"
@@ -76,9 +76,8 @@ class GcS(AdversaryFields):
         def choose(key: Array, theta_0: Array) -> Array:
             """Returns the K coordinates that move least in simulated training.
 
-            A coordinate's movement is its sum of squared updates ("per_step") or its final distance from
-            theta_0 ("final_model"). Raises InputError if training diverges, which is more likely without
-            clipping.
+            A coordinate's movement is the sum of its squared updates ("per_step") or its final distance from
+            theta_0 ("final_model"). Raises InputError if training diverges.
             """
             movements = []
             for index in range(simulations):
@@ -130,8 +129,8 @@ class GcR(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns an adversary with random coordinates, redrawn in every run if `afresh`.
 
-        With `afresh`, raises InputError if canaries use more than half the coordinates, or leave more others
-        than we can rank exactly.
+        With `afresh`, raises InputError if canaries use more than half the coordinates, or if too many others
+        remain to rank exactly.
         """
         if self.afresh:
             return _at_fresh_coordinates(knowledge)
@@ -141,7 +140,7 @@ class GcR(AdversaryFields):
 
 def _choose_at_random(canaries: int, key: Array, theta_0: Array) -> Array:
     """Draws K distinct coordinates (K,), one per canary, uniformly from those of theta_0 (p,)."""
-    if canaries == 1:  # `choice` would draw another coordinate and change stored scores
+    if canaries == 1:  # `choice` would draw a different coordinate and change stored scores
         return jax.random.randint(key, (1,), 0, theta_0.size)
     return jax.random.choice(key, theta_0.size, (canaries,), replace=False)
 
@@ -151,7 +150,7 @@ class BiasedDimensions(NamedTuple):
 
     Attributes:
       dimensions: (K,) the distinct coordinates, one per canary.
-      canaries: each has the entry C at its coordinate; an array (1, p) if K = 1.
+      canaries: each is C at its coordinate and 0 elsewhere; an array (1, p) if K = 1.
       reference: (K,) the values to compare with the coordinates' final values.
     """
 
@@ -210,8 +209,8 @@ def _at_fresh_coordinates(knowledge: Knowledge) -> Adversary:
     """Returns the adversary that draws new coordinates in each run.
 
     A score ranks a coordinate's movement among those of the coordinates without a canary. Raises InputError
-    if there are fewer such coordinates than canaries, since a rank among few proves little, or too many to
-    count exactly in float32.
+    if there are fewer such coordinates than canaries (a rank among few proves little) or too many to count
+    exactly in float32.
     """
     canaries = knowledge.canaries
     parameters = knowledge.model.n_parameters
@@ -249,7 +248,7 @@ class FreshCoordinates(NamedTuple):
     """The canaries of a single run, along its own K coordinates.
 
     Attributes:
-      canaries: each has the entry C at its own coordinate.
+      canaries: each is C at its own coordinate and 0 elsewhere.
       tie_key: the key for random tie-breaking.
       reference: (p,) the final model of a training run without noise or canaries.
     """
@@ -267,7 +266,7 @@ class FreshCoordinates(NamedTuple):
         return self._replace(canaries=canaries, tie_key=tie_key)
 
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
-        """Returns, for each canary, how many coordinates without a canary decreased less than its own, (K,).
+        """Returns how many canary-free coordinates decreased less than each canary's coordinate, (K,).
 
         The decrease of a coordinate is reference - final; a canary makes it larger. Ties are broken at
         random.

@@ -75,8 +75,8 @@ class OneShotCanaries(AdversaryFields):
         "with the model's displacement or weights, or its largest cosine with any step's displacement."
     )
     observe: str = described(
-        "one_shot: score by the cosine with the final displacement (final) or weights, or by the largest "
-        "cosine over steps (all).",
+        "one_shot: score by the cosine with the final displacement (final) or the final weights (weights), "
+        "or by the largest cosine over steps (all).",
         default="final",
         choices=("final", "weights", "all"),
     )
@@ -89,9 +89,9 @@ class OneShotCanaries(AdversaryFields):
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the adversary that scores each canary by its direction's cosine with reference - final.
 
-        The reference model is theta_0 for `observe="final"` and 0 for "weights". For "all", a score is the
-        largest cosine with any step's displacement. Raises InputError for a single canary, because each run
-        compares inserted canaries with held-out ones.
+        The reference model is theta_0 for `observe="final"` and 0 for "weights". With "all", a score is the
+        largest cosine over steps. Raises InputError for a single canary, because each run compares inserted
+        canaries with held-out ones.
         """
         canaries = knowledge.canaries
         require(canaries > 1, f"`canaries` must be at least 2 for one_shot, got {canaries}")
@@ -244,7 +244,7 @@ class OneShot(NamedTuple):
     def observe(self, seen: Seen, step: Array, theta: Array) -> Seen:
         """Returns the record after a step that moved the model from seen.theta to theta (p,).
 
-        SGD with momentum moves the model by learning rate * gradient + momentum * the last move. Subtracting
+        SGD with momentum moves the model by learning rate * gradient + momentum * previous move. Subtracting
         the second term leaves a vector along the gradient.
         """
         move = seen.theta - theta
@@ -275,7 +275,7 @@ def largest_cosines(canaries: int, momentum: float = 0.0) -> Adversary:
         """Draws K keys, and the K directions if they fit into memory.
 
         Otherwise, every step draws the directions from the keys. The mechanism scales directions to the
-        clipping norm. `OneShot.observe` uses the momentum.
+        clipping norm.
         """
         keys = jax.random.split(key, canaries)
         fits = canaries * theta_0.size <= _MAX_KEPT
@@ -305,6 +305,6 @@ def _scale_to_unit(vector: Array) -> Array:
 
 
 def _compute_cosines(keys: Array, vector: Array) -> Array:
-    """Returns the cosines (K,) between a vector (p,) and the directions of K keys, drawn one at a time."""
+    """Returns the cosines (K,) between a vector (p,) and the directions drawn from K keys, one at a time."""
     unit = _scale_to_unit(vector)
     return jax.lax.map(lambda key: jnp.vdot(mechanism.draw_unit_direction(key, unit), unit), keys)

@@ -47,7 +47,7 @@ class Loss(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns the adversary; raises InputError for regression or for more canaries than examples."""
+        """Returns the adversary; raises InputError for regression, or with more canaries than examples."""
         features, labels = knowledge.data
         classes = knowledge.count_classes()
         loss = knowledge.model.loss
@@ -65,7 +65,7 @@ class Loss(AdversaryFields):
                 indices = jax.random.randint(index_key, (), 0, len(labels))
             else:
                 indices = jax.random.choice(index_key, len(labels), (canaries,), replace=False)
-            # A shift of 1 to classes - 1, modulo classes, never gives the true label.
+            # Shifting a label by 1 to classes - 1 (modulo classes) always makes it wrong.
             shifts = jax.random.randint(shift_key, indices.shape, 1, classes)
             return mechanism.Examples(features[indices], (labels[indices] + shifts) % classes)
 
@@ -79,16 +79,16 @@ class Loss(AdversaryFields):
 class Poisoned(AdversaryFields):
     """Data poisoning: examples along low-variance directions, as in ClipBKD.
 
-    Canaries use random principal directions from `first_direction` to `end_direction` - 1. Direction 0 has
-    the largest variance. The defaults fit 784 pixels.
+    Canaries use principal directions drawn at random from `first_direction` to `end_direction` - 1. Direction
+    0 has the largest variance. The defaults fit 784 pixels.
     """
 
     name = "poisoned"
     reads_theta = True
     canary = "examples along low-variance directions"
     description = (
-        "Poisoned data: inserts gradients of examples that share a label and lie along low-variance "
-        "directions of the data. A score is the final model's negated loss on such an example."
+        "Poisoned data: inserts gradients of same-label examples that lie along low-variance directions of "
+        "the data. A score is the final model's negated loss on such an example."
     )
     as_printed: bool = described(
         "Follow the LiDP paper's text instead of its code.", default=False, has_flag=False
@@ -97,7 +97,7 @@ class Poisoned(AdversaryFields):
         "Index of the first principal direction for canaries.", default=600, least=0, has_flag=False
     )
     end_direction: int = described(
-        "Index after the last principal direction for canaries.",
+        "Index of the last principal direction for canaries, plus one.",
         default=784,
         least=1,
         has_flag=False,
@@ -145,17 +145,17 @@ class ClipBkd(AdversaryFields):
     reads_theta = True
     canary = "an example along the direction of smallest variance"
     description = (
-        "ClipBKD: inserts the gradient of an example along the direction of smallest variance in the data, "
-        "with the label that a model trained without it finds least likely. Its score is the final "
-        "model's negated loss on that example."
+        "ClipBKD: inserts the gradient of an example that lies along the data's direction of smallest "
+        "variance and has the label that a model trained without it finds least likely. Its score is the "
+        "final model's negated loss on that example."
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
         """Returns the ClipBKD adversary (Jagielski et al., 2020), which inserts one poisoned example.
 
         The example differs from the data's mean in the direction of smallest variance, because other examples
-        hardly move the model along that direction. Raises InputError for multiple canaries or unsuitable data
-        or labels.
+        hardly move the model along that direction. Raises InputError for multiple canaries, or if the data or
+        labels are unsuitable.
         """
         require(
             knowledge.canaries == 1,
@@ -190,7 +190,7 @@ class ScoredExamples(NamedTuple):
 
 @dataclass(frozen=True)
 class _LossDrops:
-    """Scores examples by the drop in their losses."""
+    """Scores examples by how much their losses drop."""
 
     loss: ExampleLoss
 
@@ -212,10 +212,7 @@ def inserted_examples(
     """
 
     def init_with_losses(key: Array, theta_0: Array, clipping_norm: Array) -> ScoredExamples:
-        """Makes the examples and their losses under the predicted final model (0 if none is predicted).
-
-        Scores are these losses minus those under the actual final model.
-        """
+        """Makes the examples, and computes their losses under the predicted final model (0 without one)."""
         examples = init(key, theta_0, clipping_norm)
         state = ScoredExamples(examples, predicted_losses=jnp.zeros(canaries))
         if predict_final is None:
@@ -252,7 +249,7 @@ class _MinusLoss:
 
 
 class Principal(NamedTuple):
-    """The float64 mean and principal directions of examples with shape (...) and d entries.
+    """The float64 mean and principal directions of examples of shape (...), with d entries each.
 
     Attributes:
       mean: the mean of the examples, (...).

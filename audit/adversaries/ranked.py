@@ -1,4 +1,4 @@
-"""Random canaries, new in every run, ranked among fresh draws (`audit.evidence.ranks`)."""
+"""Random canaries, redrawn in every run and ranked among fresh draws (`audit.evidence.ranks`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ScoreExamples = Callable[[Any, Array, Array], Array]
 
 @dataclass(frozen=True)
 class RandomExamples(AdversaryFields):
-    """Random examples, new in every run, ranked among examples from the same generator."""
+    """Random examples, redrawn in every run and ranked among others from the same generator."""
 
     name = "examples"
     reads_theta = True
@@ -56,7 +56,7 @@ class RandomExamples(AdversaryFields):
     )
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns an adversary with random examples of the shape and scale of the training data.
+        """Returns an adversary with random examples that match the training data in shape and scale.
 
         Canaries are ranked among `fresh` other examples by the drop in loss between a reference model,
         trained without noise or canaries, and the final model.
@@ -153,8 +153,8 @@ class _RankExamples:
     def __call__(self, state: Draws, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns how many of M fresh examples score below each of the run's K canaries, (K,).
 
-        We put the canaries at random positions among the fresh examples. Rounding may depend on the position,
-        so random positions keep all examples exchangeable. Drawing and scoring in blocks saves memory.
+        Rounding may depend on the position, so we put the canaries at random positions among the fresh
+        examples to keep all examples exchangeable. Drawing and scoring in blocks saves memory.
         """
         total = self.canaries + self.fresh
         places = _draw_places(state.fresh_key, self.canaries, total)
@@ -181,7 +181,7 @@ class _RankExamples:
 
 
 def _draw_places(fresh_key: Array, canaries: int, total: int) -> Array:
-    """Draws K distinct positions for a run's canaries among all `total` scored examples, (K,)."""
+    """Draws distinct positions (K,) for a run's canaries among the `total` scored examples."""
     # `score_block` folds numbers below `total` into the same key.
     place_key = jax.random.fold_in(fresh_key, total)
     return jax.random.choice(place_key, total, (canaries,), replace=False)

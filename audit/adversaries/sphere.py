@@ -1,4 +1,4 @@
-"""Gradients of norm C along uniformly random directions, new in every run.
+"""Gradients of norm C along uniformly random directions, redrawn in every run.
 
 A score is the cosine between a canary's direction and u = reference - final. The reference model is trained
 without noise or canaries, or is theta_0 if the noise moves models much further than the examples do. The
@@ -42,7 +42,7 @@ _MAX_INTERFERENCE = 0.01
 
 @dataclass(frozen=True)
 class SphereFields(AdversaryFields):
-    """Fresh directions: gradients of norm C along random directions, new in every run."""
+    """Fresh directions: gradients of norm C along random directions, redrawn in every run."""
 
     name = "sphere"
     canary = "directions that every run draws anew"
@@ -70,12 +70,11 @@ class SphereFields(AdversaryFields):
         return not self.coins
 
     def make(self, knowledge: Knowledge) -> Adversary:
-        """Returns an adversary that inserts gradients along random directions, new in every run.
+        """Returns an adversary that inserts gradients along random directions, redrawn in every run.
 
         Raises InputError for an unsuitable tensor or too many canaries.
         """
         canaries = knowledge.canaries
-        # Coins choose among several canaries; `all_in` runs insert all.
         require(canaries > 1 or self.all_in, "`coins` needs several canaries: increase `canaries`")
         indices = _find_indices(knowledge.model, canaries, self.within)
         parameters = knowledge.model.n_parameters if indices is None else len(indices)
@@ -99,7 +98,7 @@ def _do_canaries_interfere(knowledge: Knowledge, parameters: int) -> bool:
     Directions are uniformly random in `parameters` dimensions.
     """
     # Consider how far the model moves along a canary's direction, in units of learning rate * C / batch size.
-    # The noise contributes variance noise_steps * sigma^2. Another canary, which moves the model by
+    # The noise contributes a variance of noise_steps * sigma^2. Another canary, which moves the model by
     # `insertions` along its own direction, contributes insertions^2 / parameters. We multiply both by
     # `parameters`.
     sigma = float(knowledge.hyper.noise_multiplier)
@@ -141,9 +140,9 @@ class Sphere(NamedTuple):
     def score(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns the cosines (K,) between the canaries' directions and u = reference - final; 0 if u is 0.
 
-        The reference is the model expected without canaries. `seen` and `theta_0` are unused. If a canary
-        is out, u does not depend on its direction. The score then has the distribution of the cosine between
-        a uniformly random direction in R^m and a fixed vector (`audit.laws.cosine_law`).
+        The reference is the model expected without canaries. If a canary is held out, u does not depend on
+        its direction. The score then has the distribution of the cosine between a uniformly random direction
+        in R^m and a fixed vector (`audit.laws.cosine_law`).
         """
         u = self.reference - self.canaries.select(final)
         # Directions are normal vectors drawn by `_sum_blocks` and divided by their lengths.
@@ -156,14 +155,14 @@ class Sphere(NamedTuple):
     def score_leaving_one_out(self, seen: Tree, final: Array, theta_0: Array) -> Array:
         """Returns the cosines (K,) between each direction and the part of u orthogonal to the others.
 
-        Here u = reference - final, at the m coordinates of the directions; `seen` and `theta_0` are unused.
-        Let H be the inverse of the Gram matrix of the unit directions V (K, m), and w = H V u. Then
+        Here u = reference - final, at the m coordinates of the directions. Let H be the inverse of the Gram
+        matrix of the unit directions V (K, m), and w = H V u. Then
 
             cos_k = (w_k / H_kk) / sqrt(|u|^2 - (V u)' w + w_k^2 / H_kk),
 
-        or 0 if that part of u is 0. The projection of u onto all directions has squared length (V u)' w. The
-        part of direction k orthogonal to the others has squared length 1 / H_kk and dot product w_k / H_kk
-        with u. So the component of u along that part has squared length w_k^2 / H_kk.
+        or 0 if the root is 0. The projection of u onto all directions has squared length (V u)' w. The part
+        of direction k orthogonal to the others has squared length 1 / H_kk and dot product w_k / H_kk with u.
+        So the component of u along that part has squared length w_k^2 / H_kk.
         """
         u = self.reference - self.canaries.select(final)
         # Directions are normal vectors divided by their lengths. We sum the vectors' dot products with u, and
@@ -248,8 +247,8 @@ def _sum_blocks(keys: Array, u: Array, reduce: Callable[[Array], Array]) -> tupl
     def add_block(sums: Sums, inputs: tuple[Array, Array, Array]) -> tuple[Sums, None]:
         """Draws a block (K, B) of K normal vectors, and adds block @ u_block and reduce(block) to the sums.
 
-        `inputs` are a key per vector (K,), the block's coordinates of u (B,), and a mask (B,), False for
-        padding.
+        `inputs` contains a key per vector (K,), the block's coordinates of u (B,), and a mask (B,) that is
+        False for padding.
         """
         block_keys, u_block, is_inside = inputs
         # u (m,) determines only B = min(BLOCK, m) and the dtype.
@@ -266,14 +265,14 @@ def _sum_blocks(keys: Array, u: Array, reduce: Callable[[Array], Array]) -> tupl
 def _inverse(gram: Array, parameters: int) -> Array:
     """Inverts the Gram matrix G (K, K) of K <= p / 2 uniformly random unit vectors of R^p.
 
-    It uses Newton's iteration X <- X (2 I - G X), because LAPACK hangs if several CPU devices of a process
-    call it. Each iteration squares the error |I - G X|. If the eigenvalues of G are between `low` and `high`,
+    We use Newton's iteration X <- X (2 I - G X), because LAPACK hangs if one process calls it on several CPU
+    devices. Each iteration squares the error |I - G X|. If the eigenvalues of G are between `low` and `high`,
     we start from the multiple of I with the smallest error, X = 2 / (high + low) I. Its error
     is (high - low) / (high + low).
     """
     low, high = _eigenvalue_limits(len(gram), parameters)
     first_error = (high - low) / (high + low)
-    # After n iterations, the error is first_error^(2^n). We make it at most _INVERSION_ERROR.
+    # After n iterations, the error is first_error^(2^n). We choose n to make it at most _INVERSION_ERROR.
     power = math.log(_INVERSION_ERROR) / math.log(first_error)
     iterations = math.ceil(math.log2(power))
     identity = jnp.eye(len(gram))

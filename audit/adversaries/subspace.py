@@ -32,7 +32,7 @@ class Subspace(NamedTuple):
     parameters: int
 
     def __str__(self) -> str:
-        """Returns a sentence about the choice."""
+        """Describes the choice in words."""
         names = ", ".join(self.names[:_MAX_SHOWN])
         if len(self.names) > _MAX_SHOWN:
             names += f" and {len(self.names) - _MAX_SHOWN} more"
@@ -88,7 +88,7 @@ def choose_tensors(
 
 
 def _find_problem(parameters: Mapping[str, Any], name: str) -> str:
-    """Returns why a tensor is unsuitable for directions, as the end of a sentence; "" if it is suitable."""
+    """Returns why a tensor is unsuitable for directions, such as "is frozen"; "" if it is suitable."""
     tensor = parameters[name]
     if not _is_trained(tensor):
         return "is frozen"

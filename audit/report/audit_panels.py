@@ -148,10 +148,7 @@ def _draw_scores(axis: Axes, conclusion: Conclusion) -> None:
 
 
 def _draw_bounds(axis: Axes, conclusion: Conclusion) -> None:
-    """Draws lower bounds and estimates as bars labelled with their values, and upper bounds as lines.
-
-    Bars are light if the bound needs an assumption that the audit does not guarantee.
-    """
+    """Draws lower bounds and estimates as bars labelled with their values, and upper bounds as lines."""
     labels: list[str] = []
     assumptions: list[str] = []  # of light bars
     for row in list_rows(conclusion):

@@ -35,8 +35,8 @@ class BoundRow(NamedTuple):
       epsilon, mu: Epsilon, and mu or None.
       assumes: The assumption of a bound; for other values, why they are not bounds.
       sign: "≥" for a lower bound, "≤" for an upper bound, empty for other values.
-      show: A function from epsilon or mu to text. Values computed from scores are rounded down, others up.
-      counts: The threshold and both errors as text (one text for a single run); empty for upper bounds.
+      show: Formats epsilon or mu, rounding values computed from scores down and other values up.
+      counts: The cells for the threshold and both errors (one cell for a single run); empty for upper bounds.
       finding: The lower bound or the estimate; None for other rows.
       upper: The upper bound; None for other rows.
     """
@@ -111,7 +111,7 @@ def _make_row(finding: Finding, conclusion: Conclusion, assumes: Assumption) -> 
 
 
 def show_floor(floor: NoiseFloor) -> str:
-    """Returns an estimate's mean and 95% quantile if nothing leaks, as "0.100 (0.250)", or "-" if unknown."""
+    """Returns an estimate's mean and 95% quantile without a leak, as "0.100 (0.250)", or "-" if unknown."""
     if not floor.audits:
         return "-"
     return f"{floor.mean:.3f} ({floor.quantile_95:.3f})"
@@ -179,7 +179,7 @@ def _show_threshold_and_errors(finding: Finding, conclusion: Conclusion) -> tupl
 
 
 def _show_errors(errors: int, scores: int, as_counts: bool) -> str:
-    """Returns false positives or false negatives as "errors/scores", or as a percentage, at most 100%.
+    """Returns false positives or false negatives as "errors/scores", or as a percentage capped at 100%.
 
     For canaries inserted by fair coins, `scores` is the expected number of inserted canaries, so errors may
     exceed `scores`.
@@ -325,7 +325,7 @@ def explain_curve_test(conclusion: Conclusion) -> str:
 
 def _explain_too_few_runs(conclusion: Conclusion) -> Iterator[str]:
     """Yields advice if no scores from this number of runs could reject the smallest upper bound."""
-    # Other remarks explain dependent runs and reversed scores. A rejected claim needs no advice.
+    # Other remarks cover dependent runs and reversed scores. A rejected claim needs no advice.
     are_dependent_or_reversed = conclusion.doubt or conclusion.is_reversed
     is_violated = conclusion.verdict.kind == verdicts.VIOLATED
     if are_dependent_or_reversed or not conclusion.is_beyond_reach or is_violated:
@@ -373,7 +373,7 @@ def _explain_zeros(conclusion: Conclusion) -> Iterator[str]:
         if not conclusion.assumption_free.holds:
             fresh = "fresh draws" if conclusion.fresh.draws else "random directions"
             yield f"invalid: held-out canaries are not distributed like {fresh} (p < {LAW_LEVEL:g})"
-    # If there is an upper bound (`tightest`), `_explain_too_few_runs` yields similar advice.
+    # If there is an upper bound (`tightest`), `_explain_too_few_runs` gives similar advice.
     elif conclusion.has_one_canary and conclusion.tightest is None:
         n_in, n_out = map(len, conclusion.worlds)
         largest = max(bound.epsilon for bound in conclusion.bounds)

@@ -58,7 +58,7 @@ def make_card(subject: Subject) -> dict[str, Any]:
         "verdict": answer["verdict"],
         "provenance": subject.provenance,
     }
-    # Values as read from the file, so readers compute the same commitment.
+    # Parsed like the file, so readers compute the same commitment.
     card = json.loads(write_json(content))
     return {**card, "commitment": _commit(card)}
 
@@ -71,7 +71,7 @@ def cite(subject: Subject) -> str:
 
 
 def _commit(card: dict[str, Any]) -> str:
-    """Returns the SHA-256, in hex, of the canonical JSON of a card's fields known before the audit."""
+    """Returns the SHA-256, in hex, of the canonical JSON of the card fields known before the audit."""
     committed = {name: card[name] for name in _HASHED_FIELDS}
     text = json.dumps(committed, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -80,7 +80,7 @@ def _commit(card: dict[str, Any]) -> str:
 def read_card(path: Path) -> StoredCard:
     """Reads a card from a file; raises InputError if the file is not a card.
 
-    The field "mechanisms", as OpenDP calls it, contains the class name of the claim.
+    The field that OpenDP calls "mechanisms" contains the claim's class name.
     """
     # `Claim.__subclasses__` omits the subclasses of GaussianClaim.
     claims = [*Claim.__subclasses__(), *GaussianClaim.__subclasses__()]
@@ -105,8 +105,8 @@ def read_card(path: Path) -> StoredCard:
 def find_difference(card: dict[str, Any], recomputed: dict[str, Any]) -> str:
     """Returns the first difference between a card and the recomputed one, in words; empty if they agree.
 
-    Provenances may differ. Numbers may differ by a relative error of 1e-9, because their last digits depend
-    on the machine. The commitment must match the card's own fields.
+    Provenances may differ. Numbers count as equal if their relative difference is at most 1e-9, because last
+    digits depend on the machine. The commitment must match the card's own fields.
     """
     own = {"provenance": card.get("provenance"), "commitment": _commit(card)}
     return _compare("", card, {**recomputed, **own})
@@ -154,9 +154,9 @@ def _describe_claim(conclusion: Conclusion) -> dict[str, Any]:
 
 
 def _describe_method(conclusion: Conclusion) -> dict[str, Any]:
-    """Returns the method of the first bound without a Gaussian assumption, and how often it looks at scores.
+    """Returns the method of the first bound without a Gaussian assumption, and its number of looks.
 
-    A method looks at scores once, or after each run if its bound is valid after any number of runs.
+    A method looks at the scores once, or once per run if its bound is valid after any number of runs.
     """
     for bound in conclusion.ranked():
         if not bound.assumes.gaussian:

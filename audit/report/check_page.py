@@ -32,8 +32,8 @@ class _Figure(NamedTuple):
 _FIGURE_OF_CHECK = {
     "sensitivity": _Figure(
         key="movements",
-        caption="How far adding an example, or replacing a row with it, moves the step, in units of "
-        "eta C / B; at most 1 is allowed.",
+        caption="How much the step changes if an example is added or replaces a row, in units of eta C / B; "
+        "at most 1 is allowed.",
         unit="eta C / B",
         limit=1.02,  # 2% for rounding
     ),
@@ -73,8 +73,8 @@ def check_page(report: Mapping[str, Any]) -> bytes:
 def draw_bars(axes: Axes, values: Mapping[str, float], limit: float) -> None:
     """Draws the 24 largest values as labelled horizontal bars, and a line at 1, the stated value.
 
-    Values above `limit` are red. Infinite and NaN values come first. Their bars are as wide as the largest
-    finite value, and at least 1.
+    Values above `limit` are red. Infinite and NaN values come first, with bars as wide as the largest finite
+    value or 1, whichever is larger.
     """
     names = list(values)
     sizes = np.nan_to_num(list(values.values()), nan=np.inf, posinf=np.inf)

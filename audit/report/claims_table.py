@@ -18,7 +18,7 @@ _show_upper = partial(at_most, decimals=2)
 
 
 def show_claims(claims: SamplerClaims) -> str:
-    """Returns an 80-column table, with notes, of the epsilons that you can claim for each sampler.
+    """Returns an 80-column table of the epsilons that you can claim for each sampler, with notes.
 
     The first row is the caller's sampler. `claims.order` describes the order of its examples.
     """

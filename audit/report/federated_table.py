@@ -50,7 +50,7 @@ def _summarize_runs(runs: Sequence[Conclusion]) -> str:
             record["mean"] = at_least(mean)
         records.append(record)
     title = f"{len(runs):,} runs: epsilon at {Level(runs[0].delta, runs[0].confidence)} per run"
-    note = "each bound is from one run; estimates are not bounds"
+    note = "each bound comes from one run; estimates are not bounds"
     return format_table(records, right=("mean", "deviation"), before=[title], after=[note])
 
 

@@ -1,4 +1,4 @@
-"""A figure of a grid of audits, for a paper."""
+"""Plots a grid of audits as a figure for a paper."""
 
 import itertools
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
         x_name = others.pop(0)
     # As text, values become evenly spaced categories on the x axis, in order of first occurrence.
     frame = frame.assign(x=frame[x_name].map(str))
-    # Delta is the same in all rows, so it forms a single group if no other setting varies.
+    # Delta is the same in all rows. If no other setting varies, the rows form a single group.
     groups = frame.groupby(["delta", *others], sort=False)
     looks = itertools.cycle(_LOOKS)
     with plt.rc_context({**STYLE, "font.size": 8}):
@@ -47,10 +47,10 @@ def draw_grid(frame: pd.DataFrame, varied: Sequence[str], width: float) -> Figur
 
 
 def _draw_line(axis: Axes, rows: pd.DataFrame, label: str, color: str, marker: str) -> None:
-    """Plots proven epsilons as a line and upper bounds as a dotted line, against a frame's column "x".
+    """Plots proven epsilons as a line, and upper bounds as a dotted line, against the column "x" of `rows`.
 
     A point is the mean over rows with the same x, and its bar extends from the smallest to the largest value.
-    The dotted line shows the largest upper bound of the rows. If all upper bounds exceed three times the
+    The dotted line shows the largest upper bound at each x. If all upper bounds exceed three times the
     largest proven epsilon, they appear only in the legend, because they would flatten the bars.
     """
     proven = rows.groupby("x", sort=False)["epsilon"].agg(["mean", "min", "max"])

@@ -42,8 +42,8 @@ def make_record(folder: Path) -> dict[str, Any]:
 def find_differences(setting: Setting) -> dict[str, Any]:
     """Returns the values that differ from the model's defaults, keyed by flag or name.
 
-    The model and the adversary are omitted. For a custom model, fields with defaults that depend on the model
-    are always included.
+    The model and the adversary are omitted. For a custom model, fields whose defaults depend on the model are
+    always included.
     """
     known = fields()
     defaults = {name: field.default for name, field in known.items()}

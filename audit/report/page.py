@@ -27,5 +27,5 @@ def document(title: str, content: str = "") -> bytes:
 
 
 def figure(image: bytes, caption: str) -> Markup:
-    """Returns the markup of a figure with an SVG image and a caption, which is also its alternative text."""
+    """Returns the markup of an SVG image with a caption that is also its alternative text."""
     return Markup(macros.figure(image, caption))

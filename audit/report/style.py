@@ -1,4 +1,4 @@
-"""The colours, fonts and file formats of figures. This module loads matplotlib without a display."""
+"""The colours, fonts and file formats of figures."""
 
 import io
 import logging
@@ -15,7 +15,7 @@ from audit.errors import require
 
 for chatty in ("matplotlib", "fontTools"):
     logging.getLogger(chatty).setLevel(logging.WARNING)
-# Notebooks, and scripts that have imported pyplot, keep their backend.
+# Agg needs no display. Notebooks, and scripts that have imported pyplot, keep their backend.
 if {"IPython", "matplotlib.pyplot"}.isdisjoint(sys.modules):
     matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402

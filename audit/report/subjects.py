@@ -108,7 +108,7 @@ def describe_setting(
     confidence: float | None = None,
     runs: int | None = None,
 ) -> Subject:
-    """Recomputes an audit from the scores in its folder, and returns the audit with facts for a report.
+    """Recomputes an audit from the scores in its folder, and returns the facts for a report on it.
 
     Delta, confidence and the number of runs default to those of the last audit in the folder, or else to
     1e-5, 0.95 and all stored runs.
@@ -198,7 +198,7 @@ def _list_facts(setting: Setting, conclusion: Conclusion, is_own_model: bool) ->
 
 
 def _describe_insertions(setting: Setting) -> str:
-    """Returns how many steps insert canaries, and which: "50, every 5 steps"."""
+    """Returns the number and positions of the insertions, such as "50, every 5 steps"."""
     sampling = setting.sampling
     if sampling.batches:  # a sampler with one random step per epoch
         return f"{setting.insertions:,}, at a random step of each epoch of {sampling.batches:,}"

@@ -31,7 +31,7 @@ class Column(NamedTuple):
       key: The column's name in CSV and JSON; None if the column appears only in text.
       value: A function that maps a row to the column's value; CSV shows None as an empty cell.
       head: The column's name in text, on one or more lines; None if it appears only in CSV and JSON.
-      show: A function that converts a value other than None to the cell's text.
+      show: A function that converts a value to the cell's text; not called for None.
       width: The column's width in characters; 0 to fit the widest cell.
       left: True to align cells to the left.
       none: The text of a cell whose value is None.
@@ -125,7 +125,7 @@ class Table(Generic[Row]):
         return text.getvalue().encode()
 
     def json(self) -> list[dict[str, Any]]:
-        """Returns a dict from column keys to values for each row, for json.dumps."""
+        """Returns the rows as dicts from column keys to values, for json.dumps."""
         columns = [column for column in self.columns if column.key is not None]
         return [{str(column.key): column.value(row) for column in columns} for row in self.rows]
 

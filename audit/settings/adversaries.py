@@ -38,7 +38,7 @@ class OwnAdversary(AdversaryFields):
     name: ClassVar[str] = "own"
     description: ClassVar[str] = (
         "A custom adversary, which is not described here. Its canaries are clipped like all other gradients. "
-        "Its scores use only the models that its functions see."
+        "Its scores depend only on the models that its functions receive."
     )
     label: str
     computes: str
@@ -46,8 +46,8 @@ class OwnAdversary(AdversaryFields):
     @property
     def view(self) -> str:
         return (
-            "The adversary sees the final model. If it has an observer, which is not recorded here, it also "
-            "sees the model after every step."
+            "The adversary sees the final model. If it has an observer (not recorded here), it also sees "
+            "the model after every step."
         )
 
     def make(self, knowledge: Knowledge) -> Adversary:

@@ -86,7 +86,7 @@ class FederatedSetting(FederatedTraining):
 
 
 def federated_identity(setting: FederatedSetting) -> dict[str, Any]:
-    """Returns the JSON fields that identify a setting in the store, except its clients' checksum."""
+    """Returns the JSON fields that identify a setting in the store, without the clients' checksum."""
     return {"experiment": "federated", **deciding(setting)}
 
 
@@ -133,7 +133,7 @@ def noise(setting: FederatedSetting) -> RoundNoise:
         return RoundNoise(setting.noise_multiplier, on_count=0.0, quantile_rate=0.0)
     from audit.claims.accounting import noise_beside_count  # loads SciPy
 
-    # Andrew et al. recommend noise of 0.05 times the cohort size on the count, and a rate of 0.2.
+    # Andrew et al. recommend this noise on the count, and an adaptation rate of 0.2.
     on_count = 0.05 * setting.cohort
     if setting.noise_multiplier == 0:  # the round is not private anyway
         on_count = 0.0

@@ -99,7 +99,7 @@ def described(
     has_flag: bool = True,
     **limits: Any,
 ) -> Any:
-    """Returns a `dataclasses.field` with help, flag and limits.
+    """Returns a `dataclasses.field` with a help text, a flag and limits.
 
     Args:
       default: the default in the dataclass. It must never change, because stored settings omit fields with
@@ -153,7 +153,7 @@ def declared(kind: type) -> dict[str, Field]:
 def deciding(part: Any) -> dict[str, Any]:
     """Returns the values that identify a setting or one of its parts (a dataclass), keyed by field name.
 
-    Fields at their defaults are omitted unless declared with `always`.
+    Fields with default values are omitted unless declared with `always`.
     """
     known = declared(part.__class__)
     identity = {}
@@ -167,7 +167,7 @@ def deciding(part: Any) -> dict[str, Any]:
 
 
 def require_fields(part: Any) -> None:
-    """Raises InputError for the first field with a wrong type or value in a setting or its parts."""
+    """Raises InputError if a field of a setting or its parts has a wrong type or value."""
     known = declared(part.__class__)
     kinds = get_type_hints(type(part))
     for field in dataclasses.fields(part):

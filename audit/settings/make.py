@@ -78,7 +78,7 @@ def fields(kind: type = Setting) -> dict[str, Field]:
 
 
 def setting_of(model: str, **given: Any) -> Setting:
-    """Returns a setting for one of the repository's models, from values as in `make_setting`.
+    """Returns a setting for one of the repository's models; `given` is as in `make_setting`.
 
     The learning rate and the batch size default to the model's, the adversary to `GcS`, and the number of
     steps to 250. `canaries="auto"` selects the catalogue's number for the model and the adversary, which is

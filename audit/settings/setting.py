@@ -71,9 +71,9 @@ class Sampling(NamedTuple):
         return f"{self.name}:{self.batches or self.times}"
 
     def identity(self) -> dict[str, Any]:
-        """Returns the sampler's part of a setting's identity; empty for `every`, the default.
+        """Returns the identity fields that describe the sampler; empty for `every`, the default.
 
-        Two samplers keep the names of their earlier fields, because identities never change.
+        Two samplers keep their old field names, because identities never change.
         """
         if self.name == EVERY:
             return {}
@@ -179,7 +179,7 @@ class ScheduleFields:
         most=MAX_STEPS,
     )
     insert: str = described(
-        "Which step of every k inserts the canary: last, first, or a number from 1 to k.",
+        "Which of every k steps inserts the canary: last, first, or a number from 1 to k.",
         default=LAST,
     )
 
@@ -227,14 +227,14 @@ class Setting:
         schedule = self.schedule
         if sampling.batches:  # one step in each epoch of `batches` steps
             return schedule.steps // sampling.batches
-        # Every k-th step, also with Poisson sampling. Step `place`, counted from 1, is the first.
+        # Every k-th step from step `place` (counting from 1), also with Poisson sampling.
         return 1 + (schedule.steps - schedule.place) // schedule.periodicity
 
     @functools.cached_property
     def noise_steps(self) -> float:
-        """The variance of the sum of all steps' noise, in units of one step's raw noise variance.
+        """The variance of the sum of all steps' noise, divided by the variance of the raw noise in one step.
 
-        For noise that is independent across steps, the variance is the number of steps.
+        For noise that is independent across steps, this is the number of steps.
         """
         steps = self.schedule.steps
         if self.mechanism.noise == INDEPENDENT:  # saves loading SciPy
@@ -247,17 +247,17 @@ class Setting:
     def is_rehearsed(self, parameters: int) -> bool:
         """Returns True if an adversary with directions in this many parameters should rehearse training.
 
-        A rehearsal is a training run without noise or canaries. It predicts how far training examples move
-        the model. It is not worth the time if the noise moves the model much further. We never rehearse
-        training with adaptive optimizers, because they take much larger steps without noise.
+        A rehearsal, a training run without noise or canaries, predicts how far training examples move the
+        model. It is not worth the time if the noise moves the model much further. We never rehearse training
+        with adaptive optimizers, because they take much larger steps without noise.
         """
         mechanism = self.mechanism
         # In units of learning rate * C / batch size: the largest distance that clipped gradients can move
         # SGD's model, and the expected squared length of the sum of all noise.
         largest_drift = self.schedule.steps * mechanism.batch_size
         squared_noise = parameters * self.noise_steps * mechanism.noise_multiplier**2
-        # Drift lengthens the displacement, which reduces cosines. Up to a ratio of 0.04, SGD's cosines lose
-        # at most 1 - 1 / sqrt(1.04) = 2% without a rehearsal.
+        # Drift lengthens the displacement, which reduces cosines. If drift^2 / noise^2 is at most 0.04, SGD's
+        # cosines shrink by at most 1 - 1 / sqrt(1.04) = 2% without a rehearsal.
         is_worthwhile = largest_drift**2 > 0.04 * squared_noise
         return is_worthwhile and mechanism.optimizer not in ADAPTIVE
 
@@ -268,9 +268,9 @@ class Setting:
 
 
 def identity(setting: Setting, experiment: str = "audit") -> dict[str, Any]:
-    """Returns the identity of a setting in the store, for JSON, without the checksum of the data.
+    """Returns the JSON fields that identify a setting in the store, without the data's checksum.
 
-    Fields at their defaults are omitted (`deciding`), so new fields do not change identities.
+    Fields with default values are omitted (`deciding`), so new fields do not change identities.
     """
     top_level_fields = deciding(setting)
     top_level_fields.pop("sampler", None)  # `sampling.identity()` replaces it

@@ -24,8 +24,8 @@ class CannotWriteError(InputError):
 def write_whole(path: Path, content: bytes, fix: str = _OTHER_FOLDER) -> Path:
     """Writes a file atomically, creates missing folders, and returns the file's path.
 
-    Devices and pipes are written to directly, because renaming would replace them. On failure, raises
-    CannotWriteError with the advice `fix`.
+    We write directly to devices and pipes, because renaming would replace them. Raises CannotWriteError with
+    the advice `fix` on failure.
     """
     with writing(path, fix):
         if os.path.lexists(path) and not path.is_file():

@@ -68,5 +68,5 @@ def list_stores(root: Path) -> list[Path]:
 
 
 def _make_key(setting: dict[str, Any]) -> str:
-    """Returns the JSON of a setting with an empty checksum, which is the same for all data sets."""
+    """Returns a setting's JSON with an empty checksum, to make it the same for all data sets."""
     return json.dumps({**setting, _DATA_CHECKSUM: ""}, sort_keys=True)

@@ -33,7 +33,7 @@ def paths(scores: str) -> tuple[Path, ...]:
 
 
 def describe_files(files: Sequence[Path]) -> str:
-    """Returns the names of score files for a report, without their folders."""
+    """Returns the names of score files, without folders, for a report."""
     return ", ".join(Path(name_file(path)).name for path in files)
 
 
@@ -46,7 +46,7 @@ def read_files(
 
     Args:
       files: one of
-          a .npz with arrays `in` and `out`, or `scores` and `presence`, or, for ranks among fresh draws,
+          a .npz with the arrays `in` and `out`, `scores` and `presence`, or (for ranks among fresh draws)
           `scores` and `fresh`;
           a table (.csv, .tsv, .json, .xlsx, .parquet) with columns score,in or score,presence (1 or 0),
           or in,out (scores with and without the canary);
@@ -84,7 +84,7 @@ def _can_be_one_of_two(path: Path) -> bool:
 
 
 def _read_one_world(path: Path, names: Mapping[str, str], signs: Mapping[str, int]) -> Array:
-    """Returns the scores in one of two files, with the canary or without it.
+    """Returns the scores from one of two files (with or without the canary).
 
     `names` maps our column names to the file's, and is empty for .npy files. `signs` contains -1 for each
     negated column.
@@ -107,7 +107,7 @@ def read_columns(place: object, names: Sequence[object], column: Callable[[Any],
       names: the column names, either
           score,in or score,presence (1 for an inserted canary, otherwise 0), or
           in,out (scores with and without the canary).
-      column: a function from a name to the values of that column, (runs,) or (runs, canaries).
+      column: maps a name to the column's values, (runs,) or (runs, canaries).
 
     Raises:
       InputError: the table has unexpected columns, or values that are not scores.
@@ -125,12 +125,13 @@ def read_cosines(
 
     Args:
       path: a .npz or .json file with one of
-          `observed`, (runs, K), or (K,) for a single run with optional `unobserved` cosines;
+          `observed`, (runs, K), or (K,) for a single run, which may also have `unobserved` cosines;
           `in`, (runs, K), or (runs,) for a single canary per run;
           `scores` and `presence`, (runs, K), or (K,) for a single run;
         or a .npy file with a matrix (runs, K), which is read as `observed`.
       dimension: the number of trained parameters.
-      leave_one_out: True if the other canaries' directions were projected out before each cosine.
+      leave_one_out: True if the other canaries' directions were projected out before each cosine was
+        computed.
       in_order: True if rows are in the order in which runs started. Bounds are then valid at any stopping
         time.
 
@@ -192,8 +193,8 @@ def _parse_columns(columns: Mapping[str, str]) -> tuple[dict[str, str], dict[str
 def _read_npz(path: Path, wanted: Wanted) -> Columns:
     """Returns the arrays of an .npz file that `wanted` selects, keyed by our names.
 
-    If the file has `fresh`, scores of random draws, returns the arrays for ranks: the canaries' `scores`,
-    ranked among `fresh`, and optionally `presence`, which marks inserted canaries.
+    If the file contains `fresh` (scores of random draws), returns the arrays for ranks: the canaries'
+    `scores`, `fresh`, and optionally `presence`, which marks inserted canaries.
     """
     with tables.reading(path), np.load(path, allow_pickle=False) as file:
         our_names = wanted.rename(file.files)
@@ -235,8 +236,8 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
     """Returns the evidence in the columns of a table or file.
 
     Args:
-      columns: cells keyed by our names, one of
-        scores, then presence (1 or 0), such as `score` and `in`;
+      columns: cells keyed by our names, in one of these layouts:
+        scores, then their presence (1 or 0), such as `score` and `in`;
         `in` and `out`, scores with and without the canary;
         `scores`, `fresh` and optionally `presence`, for ranks.
       signs: {our name: -1} for columns to negate.
@@ -259,7 +260,7 @@ def _make_evidence(columns: Columns, signs: Mapping[str, int], one_run: bool) ->
 
 
 def _split_by_presence(scores: Array, present: NDArray[np.bool_], one_run: bool) -> Evidence:
-    """Returns the evidence from scores and the presence of their canaries, both flat or (runs, canaries)."""
+    """Returns the evidence from scores and their canaries' presence; both are flat or (runs, canaries)."""
     require(
         scores.shape == present.shape,
         f"scores {scores.shape} and presence {present.shape} must both be (runs,) or (runs, canaries)",
@@ -326,9 +327,9 @@ def _convert(cell: Any, has_commas: bool) -> float | None:
 def _has_decimal_commas(cells: Sequence[Any]) -> bool:
     """Returns True if the cells use decimal commas.
 
-    Raises InputError if the cells have both commas and points, or if their order depends on whether a mark
-    separates thousands, as in the strings 1.002 and 998. If all cells have a mark, as in 2.998 and 1.002, the
-    order is the same.
+    Raises InputError if the cells have both commas and points, or if the order of the numbers depends on
+    whether a comma or point separates thousands, as in the strings 1.002 and 998. If all cells have one, as
+    in 2.998 and 1.002, the order is the same.
     """
     texts = [cell.strip() for cell in cells if isinstance(cell, str)]
     has_commas = any("," in text for text in texts)

@@ -268,7 +268,7 @@ def _find_gaps(held: Iterable[Range], runs: int) -> list[Range]:
 
 
 def cut(ranges: Iterable[Range], size: int) -> Iterator[Range]:
-    """Yields ranges of runs in order, cut into chunks of at most `size` runs."""
+    """Cuts ranges into chunks of at most `size` runs, and yields them in order."""
     for start, stop in ranges:
         for first in range(start, stop, size):
             yield first, min(first + size, stop)
@@ -299,7 +299,7 @@ def _compute_hash(text: str) -> str:
 
 
 def _find_folder(root: Path, name: str) -> Path | None:
-    """Returns the folder under `root` with a config and a name ending in `name`, if any."""
+    """Returns the folder under `root` that has a config and whose name ends in `name`, if any."""
     for folder in [root / name, *sorted(root.glob(f"*-{name}"))]:
         if (folder / CONFIG).exists():
             return folder
@@ -370,7 +370,7 @@ class Checkpoints:
         return 0, states
 
     def offer(self, chunk: str, done: int, states: Any) -> None:
-        """Writes the states of a chunk after `done` segments if a checkpoint is due, and removes older ones.
+        """Writes a checkpoint of a chunk after `done` segments if one is due, and removes older ones.
 
         If writing fails, training continues. Only the first failure is reported on stderr.
         """

@@ -93,12 +93,12 @@ def name_file(path: Path) -> str:
 
 
 def is_table(path: Path) -> bool:
-    """Returns True for STDIN and for files with a table's suffix, such as .csv."""
+    """Returns True for STDIN and for files with a table suffix, such as .csv."""
     return path == STDIN or path.suffix.lower() in (".csv", ".tsv", ".json", *_PANDAS_FORMATS)
 
 
 def read_table(path: Path, wanted: Wanted) -> Columns:
-    """Returns the requested columns of a table in a file, or of CSV or JSON on STDIN.
+    """Returns the requested columns of a table from a file, or from STDIN as CSV or JSON.
 
     Raises InputError if the table can't be read, does not have the columns, or has too many rows.
     """
@@ -193,7 +193,7 @@ def _find_header(top: Sequence[str], wanted: Wanted) -> tuple[int, str]:
 
 
 def _split(line: str, separator: str) -> list[str]:
-    """Returns the cells of a header line, which may begin with #, without surrounding spaces."""
+    """Returns the cells of a header line, stripped of spaces. The line may begin with #."""
     (cells,) = csv.reader([line.lstrip("# ")], delimiter=separator, skipinitialspace=True)
     return [cell.strip() for cell in cells]
 
@@ -209,8 +209,8 @@ def trim(cells: list[Any]) -> list[Any]:
 def parse_json(text: str) -> Columns:
     """Returns the columns of JSON text, keyed by name.
 
-    The text is an object of columns, or a list of records (the first has all names). A column is a list, or
-    an object keyed by row. Raises InputError for text without columns, but does not check the cells.
+    The text is an object of columns, or a list of records; the first record has all names. A column is a
+    list, or an object keyed by row. Raises InputError for text without columns, but does not check the cells.
     """
     columns: Columns = {}
     try:
@@ -243,12 +243,12 @@ def pick_columns(names: Sequence[Any], column: Callable[[Any], Any], wanted: Wan
 
     Args:
       names: the names of the table's columns.
-      column: a function from a name to the values of that column, (runs,) or (runs, canaries).
+      column: maps a name to the column's values, (runs,) or (runs, canaries).
       wanted: the columns to return, and their names in the table.
 
     Raises:
-      InputError: columns are missing, or only one of the columns `in` and `out` ends in NaN. If NaN were
-        padding, counting it as failed runs would make the bounds too high.
+      InputError: columns are missing, or only one of the columns `in` and `out` ends in NaN. The NaNs may be
+        padding, and counting padding as failed runs would make bounds too high.
     """
     columns = {}
     places = wanted.locate([str(name) for name in names])

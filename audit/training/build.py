@@ -30,8 +30,8 @@ from audit.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# JAX looks up compiled programs by function object. We therefore cache functions that make functions, so the
-# same arguments give the same object.
+# JAX looks up compiled programs by function object. We therefore cache function factories, to return the same
+# object for the same arguments.
 
 OPTIMIZERS: dict[str, Callable[[Array], optax.GradientTransformation]] = {
     "sgd": optax.sgd,
@@ -94,7 +94,7 @@ def build(
     """Builds the game of a setting.
 
     Args:
-      trained: a custom model; None for the repository's model named in the setting.
+      trained: a custom model; None if the setting names one of the repository's models.
       own: a custom adversary; None for the setting's adversary.
 
     Raises:
@@ -104,7 +104,7 @@ def build(
     examples = len(dataset.labels)
     require(
         fields.batch_size <= examples,
-        f"`batch_size={fields.batch_size}` exceeds the {examples} examples in the data: lower it",
+        f"`batch_size={fields.batch_size}` exceeds the number of examples, {examples}: lower it",
     )
 
     trained = trained or trainee(setting.model, dataset)
@@ -162,10 +162,7 @@ def _describe_training(
     data: base.Data,
     schedule: Schedule,
 ) -> Knowledge:
-    """Returns the training run as an adversary knows it.
-
-    `predict_final` trains without noise and scales each canary by its probability of joining a step.
-    """
+    """Returns the training run as an adversary knows it."""
 
     def simulate(simulated: Hyperparameters, key: Array, theta_0: Array) -> Trajectory:
         """Simulates training from theta_0 (p,) without canaries, with noise drawn from `key`."""
@@ -173,7 +170,7 @@ def _describe_training(
         arrays = jax.tree.map(jnp.float32, simulated)
         return _simulate(mechanism, arrays, theta_0, data, schedule.batches, key)
 
-    # Coin flips insert half of the canaries.
+    # Each canary is inserted with probability 1/2.
     mean_presence = jnp.full(setting.canaries, 0.5 * _find_joining_probability(setting.sampling))
     arrays = jax.tree.map(jnp.float32, hyper)
     return Knowledge(
@@ -242,8 +239,8 @@ def make_dpsgd(setting: Setting, trained: Trainee) -> dpsgd.DPSGD:
     """Returns the part of the DP-SGD configuration that is compiled into programs."""
     fields = setting.mechanism
     clipped_sum = make_clipped_sum(trained.clipping, trained.model)
-    # A run remembers the noise of the last bands - 1 steps, one for each coefficient B_1, B_2, ... in
-    # `of_noise`.
+    # A run remembers the noise of the last bands - 1 steps, because the coefficients B_1, B_2, ... in
+    # `of_noise` multiply it.
     bands = 1  # for independent noise
     coefficients = _read_noise_coefficients(setting)
     if coefficients:

@@ -34,7 +34,7 @@ class Participation(NamedTuple):
     Attributes:
       clients: (T, W) the indices of each round's clients.
       canaries: (T, K) 1 for rounds that the canary joins if it is inserted; else 0.
-      mean: the expected number of clients and inserted canaries in a round.
+      mean: the expected total number of clients and inserted canaries in a round.
       most: the largest number of rounds that include the same client.
     """
 
@@ -69,7 +69,7 @@ def rounds(setting: FederatedSetting, clients: Clients) -> Participation:
     return Participation(
         clients=cohorts_by_round,
         canaries=mask,
-        # Coin flips insert half of the canaries.
+        # Each canary is inserted with probability 1/2.
         mean=setting.cohort + 0.5 * canaries_per_round,
         most=int(rounds_by_client.max()),
     )
@@ -93,7 +93,7 @@ def build(setting: FederatedSetting, clients: Clients, participation: Participat
     model = federated_task(setting.model).make()
     choices = _choose_for_devices(setting, model, clients)
     data = tuple(map(jnp.asarray, clients.arrays))
-    # Each client takes as many steps as the largest in its block, so we sort clients by size.
+    # Each client takes as many steps as the largest client in its block, so we sort clients by size.
     batches = cohorts.by_size(participation.clients, clients.counts)
     schedule = Schedule(jnp.asarray(batches), jnp.asarray(participation.canaries))
 
@@ -147,7 +147,7 @@ def _make_adversary(
 def choose(setting: FederatedTraining, model: Model, most_examples: int) -> fedavg.FedAvg:
     """Returns the DP-FedAvg configuration for one CPU and a server that uses SGD without momentum.
 
-    Both are defaults of `FedAvg`. `most_examples` is the largest client's number of examples.
+    Both are defaults of `FedAvg`. `most_examples` is the number of examples of the largest client.
     """
     return fedavg.FedAvg(
         losses_by_example(model),
@@ -190,7 +190,7 @@ def accuracy(
     task = federated_task(setting.model)
     model = task.make()
     features, labels = test or (clients.features, clients.labels)
-    # To save time, we use only every n-th example. An example may have a label per character.
+    # To save time, we use only every n-th example. An example may have one label per character.
     n = max(
         math.ceil(len(labels) / _MAX_TEST_EXAMPLES),
         math.ceil(labels.size / _MAX_TEST_LABELS),

@@ -1,4 +1,4 @@
-"""Runs an audit: trains the missing runs, draws conclusions from all scores, and writes them."""
+"""Runs an audit: trains the missing runs, draws a conclusion from all scores, and writes it."""
 
 import json
 import math
@@ -37,7 +37,7 @@ class GameRecipe(NamedTuple):
 
     Attributes:
       key: a string that is the same for identical games on identical data.
-      make: (data) -> the game; raises InputError if the data do not fit.
+      make: (data) -> the game; raises InputError if the data are unsuitable.
       about: (data) -> the versions and devices of the calling process, keyed by name.
     """
 
@@ -50,14 +50,14 @@ class Trainer(Protocol):
     """Trains the runs of a game, on this machine or on others."""
 
     def train(self, store: Store, runs: int, max_chunk: int, progress: Progress) -> Trained:
-        """Trains the missing runs among a store's first `runs` runs and returns the scores of all.
+        """Trains the missing runs among a store's first `runs`, and returns the scores of all `runs`.
 
         Chunks have up to `max_chunk` runs. `progress` is called with 0 after compilation, then with the
         number of runs trained since the last call.
         """
 
     def stage(self, runs: int) -> int:
-        """Returns how many of the `runs` to train between checks of whether training can end."""
+        """Returns how many of `runs` runs to train before each check of the stopping rule."""
 
     def about(self) -> dict[str, Any]:
         """Returns the versions and devices of the training process, keyed by name."""
@@ -67,7 +67,7 @@ class LocalTrainer:
     """A `Trainer` in this process, on the devices of this machine."""
 
     def __init__(self, recipe: GameRecipe, data: Dataset) -> None:
-        """Makes the game; raises InputError if the recipe and the data do not fit."""
+        """Makes the game; raises InputError if the data do not suit the recipe."""
         self._game = recipe.make(data)
         # A stage is a chunk of runs that train simultaneously.
         self.stage = partial(game.chunk_size, self._game)
@@ -151,7 +151,7 @@ def make_request(
     """Returns the request for an audit of one of the repository's models.
 
     The audit measures the steps' Lipschitz constants in `rehearsed` additional runs, unless `rehearsed` is
-    None or the store has constants from at least as many runs. `Request` describes the other arguments.
+    None or the store has constants from at least that many runs. `Request` describes the other arguments.
     """
 
     def find_constants(store: Store) -> Steps | None:
@@ -172,8 +172,6 @@ def audit(
     report: Progress | None = None,
 ) -> Finished:
     """Trains the runs that are not in the store and draws a conclusion from all runs.
-
-    Training ends early if the request's stopping rule `until` is satisfied.
 
     Args:
       out: the folder that contains all stores.
@@ -239,10 +237,7 @@ def until_multiple(multiple: float) -> Until:
     """
 
     def count_runs(conclusion: Conclusion) -> int | None:
-        """Returns how many runs a bound needs to reach `multiple` times the claim; None if it never does.
-
-        A `path` contains the bounds after 1, 2, ... runs.
-        """
+        """Returns how many runs a bound needs to reach `multiple` times the claim; None if it never does."""
         claim = conclusion.tightest  # the smallest upper bound on epsilon
         if claim is None:
             return None
@@ -288,7 +283,7 @@ def _stop_where_proven(request: Request, store: Store) -> Request:
 def _train(request: Request, store: Store, trainer: Trainer, report: Progress | None) -> Trained:
     """Trains the missing runs, reports progress or shows a progress bar, and returns the scores.
 
-    With a stopping rule `until`, it trains in stages and returns the scores of only as many runs as the rule
+    With a stopping rule `until`, it trains in stages and returns only the scores of the runs that the rule
     needs. Their number does not depend on the stage size, because the rule checks the bound after each run.
     """
     max_runs = request.runs
@@ -310,7 +305,6 @@ def _train(request: Request, store: Store, trainer: Trainer, report: Progress | 
             trained = trained._replace(trained_runs=trained_runs, seconds=seconds)
             conclusion = request.conclude(store, trained.scores)
             upper_bound = conclusion.upper_bound or math.inf  # if there is none
-            # The lower bound is rounded down and the upper bound up.
             status = f"proven {at_least(conclusion.epsilon, 1)} of {at_most(upper_bound, 1)}"
             sufficient = request.until(conclusion)
             if sufficient is not None:

@@ -4,7 +4,7 @@ An audit has R runs with K canaries each. All randomness comes from keys derived
 
     theta     the initial model that all runs share; otherwise run i draws its own from fold_in(key, i)
     batches   the mini-batches, the same in all runs
-    guess     the adversary's guess of the initial model, if it does not know the real one
+    guess     the adversary's guessed initial model, if it does not know the real one
     canary    the adversary's draws before training
     noise     fold_in(fold_in(key, i), t): run i's noise at step t, and which sampled canaries join the step
     presence  fold_in(key, i): which of several canaries run i inserts
@@ -76,7 +76,7 @@ class Game(NamedTuple):
     segment_steps: int = ensemble.SEGMENT_STEPS
 
     def presence(self, runs: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Returns a mask (R, K) of the canaries that the runs with these indices (R,) insert.
+        """Returns a mask (R, K) of the canaries inserted by the runs with these indices (R,).
 
         With `null.all_in`, every run inserts all canaries, because held-out scores have a known
         distribution. Otherwise, odd-numbered runs insert a single canary; with several, a fair coin decides
@@ -96,7 +96,7 @@ class Game(NamedTuple):
         return fold(root(self.seed, name), jnp.asarray(runs, jnp.uint32))
 
     def describe_scores(self, first: int, scores: Array) -> Scores:
-        """Returns the scores (n, K) of the runs first, ..., first + n - 1 as a record for the store.
+        """Returns the scores (n, K) of runs `first` to `first + n - 1` as a record for the store.
 
         Raises InputError if a score is not finite, which means that the model diverged.
         """
@@ -163,21 +163,20 @@ def chunk_size(game: Game, runs: int) -> int:
 def _estimate_memory(
     mechanism: Mechanism, init: Callable[[Array], Array], data: Any, batch_size: int
 ) -> int:
-    """Estimates the memory, in bytes, for a step of one run.
+    """Estimates the memory, in bytes, that one run needs for a step.
 
-    `data` consists of shapes and types, because the cache would keep arrays in memory.
+    `data` contains only shapes and types, because the cache would keep arrays in memory.
     """
     theta_0 = init(jax.random.key(0))  # any model of the right shape
     return mechanism.memory(theta_0, data, batch_size)
 
 
 def final_scores(game: Game, thetas: Array, first: int) -> Scores:
-    """Scores the final models (R, p) of the runs first, ..., first + R - 1.
+    """Scores the final models (R, p) of runs `first` to `first + R - 1`.
 
     The adversary must not observe earlier models. Raises InputError if a model diverged.
     """
     state, guessed_theta_0, _ = _prepare_attack(game)
-    # These keys draw each run's canaries.
     canary_keys = game.run_keys("own", np.arange(first, first + len(thetas)))
     seen = ()
     score = jax.jit(jax.vmap(game.adversary.score_run, (None, 0, None, 0, None)))
@@ -198,8 +197,8 @@ class Player:
         """Compiles programs for chunks of up to `chunk` runs and copies shared arrays to the devices.
 
         Args:
-          progress: called with 0 after compilation, and after each segment with the equivalent number of
-            whole runs, such as 2.5 for a quarter of 10 runs.
+          progress: called with 0 after compilation, and after each segment with its share of the runs, such
+            as 2.5 for a quarter of 10 runs.
           checkpoints: let interrupted chunks continue, with bit-identical scores.
           watch: called with the chunk after each segment.
 
@@ -219,7 +218,7 @@ class Player:
         parts = placement.mesh.shape["runs"]
         self._width = math.ceil(chunk / parts) * parts
 
-        # Programs do not call the adversary's `init`, which may refer to the data and keep them in memory.
+        # Programs do not call `init`, which may hold a reference that keeps the data in memory.
         adversary = game.adversary._replace(init=None)  # type: ignore[arg-type]
         # Arrays become arguments of the programs instead of compiled constants.
         hyper = jax.tree.map(jnp.float32, game.hyper)
@@ -249,7 +248,7 @@ class Player:
             ).compile()
 
     def play_all(self, ranges: Iterable[Range]) -> Iterator[Scores]:
-        """Trains the runs in ranges [start, stop) chunk by chunk and yields each chunk's scores."""
+        """Trains the runs in ranges [start, stop), one chunk at a time, and yields each chunk's scores."""
         for first, stop in cut(ranges, self._chunk):
             yield self.play(first, stop - first)
             # The caller stores the scores before it asks for more.
@@ -257,7 +256,7 @@ class Player:
                 self._checkpoints.drop(self._name_chunk(first))
 
     def play(self, first: int, size: int) -> Scores:
-        """Trains the runs first, ..., first + size - 1 and returns their scores.
+        """Trains runs `first` to `first + size - 1` and returns their scores.
 
         Programs train `_width` runs at once, so runs beyond `size` are dropped. Raises InputError if a model
         diverged.
@@ -313,7 +312,7 @@ class Player:
             # With Poisson sampling, presence is the probability that a canary joins a step.
             presence=jnp.float32(game.presence(runs) * game.sampling_rate),
             noise_keys=game.run_keys("noise", runs),
-            canary_keys=game.run_keys("own", runs),  # for a run's own canaries
+            canary_keys=game.run_keys("own", runs),
         )
         keys, draws = self._placement.by_run((game.run_keys("theta", runs), draws))
         # Runs with their own initial models draw them from `keys` and ignore theta_0. The adversary uses its
@@ -330,7 +329,7 @@ def initial_models(game: Game, runs: NDArray[np.int64]) -> Array:
 
 
 def _prepare_attack(game: Game) -> tuple[Tree, Array, Array]:
-    """Returns the adversary's state before training, its guess of theta_0 (p,), and the shared theta_0."""
+    """Returns the adversary's state before training, its guessed theta_0 (p,), and the shared theta_0."""
     theta_0 = game.init(root(game.seed, "theta"))
     guessed = theta_0
     if game.unknown_initialisation:
@@ -357,15 +356,15 @@ def _map_programs(
 ) -> tuple[Wrapped, Wrapped, Wrapped]:
     """Returns three programs for R runs: to begin, train for some steps, and score the models (R, p).
 
-    `draw_initial` maps a run's key to its own theta_0 (p,); it is None if all runs share theta_0. `join`
-    draws the inserted canaries that join a step; it is None if they all join.
+    `draw_initial` maps a run's key to its own theta_0 (p,); it is None if all runs share theta_0. `join` is
+    as in `Game`.
     """
     observer = adversary.observer
 
     def begin(key: Array, theta_0: Array, attack_state: Tree, guessed_theta_0: Array) -> State:
         """Returns a run's state before the first step.
 
-        Its theta_0 (p,) is shared, or drawn from `key`. The adversary's record starts from its guess of
+        Its theta_0 (p,) is shared, or drawn from `key`. The adversary's record starts from its guessed
         theta_0.
         """
         if draw_initial is not None:
@@ -385,7 +384,7 @@ def _map_programs(
     ) -> State:
         """Returns a run's state after the steps of a schedule, given its state `before` them.
 
-        `attack_state` is the adversary's state, which all runs share. `draws` are the run's random inputs.
+        `attack_state` is the adversary's state, which all runs share.
         """
         state_of_run = adversary.draw_for_run(attack_state, draws.canary_keys)
         observe = None
@@ -396,7 +395,7 @@ def _map_programs(
             presence=draws.presence,
             observe=observe,
             crafts_constant=adversary.crafts_constant,
-            join=join,  # chooses a step's canaries
+            join=join,
         )
         return mechanism.segment(hyper, before, data, schedule, canaries, draws.noise_keys)
 
@@ -433,7 +432,7 @@ def train(
     progress: Progress = lambda runs: None,
     watch: Watch | None = None,
 ) -> Trained:
-    """Trains the missing runs of a store chunk by chunk and returns the scores of all runs.
+    """Trains a store's missing runs in chunks and returns the scores of all runs.
 
     If memory runs out, it halves the chunk size.
 

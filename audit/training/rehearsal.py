@@ -25,7 +25,7 @@ from audit.settings.setting import MAX_RUNS
 from audit.training import game as games
 from audit.training.game import Game, Midway
 
-# Divided by the number of parameters, this is the default number of measured steps per run, within limits.
+# The default number of measured steps per run is this divided by the number of parameters, within limits.
 _PARAMETERS_TIMES_STEPS = 600_000
 _MAX_MEASURED = 1250
 _MIN_MEASURED = 20
@@ -55,7 +55,7 @@ class Rehearsal(NamedTuple):
 
     Attributes:
       constants: (T,) the largest singular value of each step's Jacobian, over all runs.
-      secants: For each run and each step with secants, the secant that most exceeds the derivative.
+      secants: For each run and step with secants, the secant that exceeds the derivative the most.
     """
 
     constants: NDArray[np.float64]
@@ -65,9 +65,7 @@ class Rehearsal(NamedTuple):
 def usual_effort(parameters: int) -> Effort:
     """Returns the default `Effort` for a model of this size: a minute or two on two cores.
 
-    Steps of large models take seconds to measure, so we use fewer runs, steps and secants. A secant compares
-    the gradients at two points on a line through the model, to find jumps. In `secant_steps` steps per run,
-    each line has `reach` secants on each side of the model.
+    Steps of large models take seconds to measure, so we use fewer runs, steps and secants.
     """
     steps = int(np.clip(_PARAMETERS_TIMES_STEPS // parameters, _MIN_MEASURED, _MAX_MEASURED))
     if parameters < _LARGE:
@@ -81,7 +79,7 @@ def count_measured(steps: int, effort: Effort) -> int:
 
 
 def _choose_interval(steps: int, effort: Effort) -> int:
-    """Returns the shortest interval between measured steps that limits their number to `effort.steps`."""
+    """Returns the shortest interval that keeps the number of measured steps within `effort.steps`."""
     return math.ceil(steps / effort.steps)
 
 
@@ -98,7 +96,7 @@ def rehearse(
     measures how much the step stretches secants, short lines near the model.
 
     Args:
-      game: The audited game of T steps, with training by plain SGD.
+      game: The audited game, with T steps of plain SGD.
       effort: The numbers of runs (at least 2), steps and secants.
       distances: (T,) the length of the lines at each step (`lipschitz.coupling_distances`), in units of
         learning rate * clipping norm / batch size.
@@ -145,7 +143,7 @@ class _Meter(NamedTuple):
       reach: As in `Effort`.
       constants: The largest singular value of a step's Jacobian over all runs, keyed by step.
       secants: As in `Rehearsal`.
-      most_stretched: The direction (p,) that a run's last measured step stretched most, keyed by run.
+      most_stretched: {run: the direction (p,) that its last measured step stretched most}.
     """
 
     game: Game
@@ -170,7 +168,7 @@ class _Meter(NamedTuple):
         """Returns the largest singular value of a step's Jacobian, over the runs' models (R, p)."""
         constants_of_runs = []
         for run, theta in enumerate(models):
-            # We start from the last measured step's direction, which is often close.
+            # We start from the last measured direction, because the new one is often close to it.
             start = self.most_stretched.get(run)
             found = expansion.largest_expansion(
                 self.step_map, theta, batch, start, seed=(step, run)
@@ -180,7 +178,7 @@ class _Meter(NamedTuple):
         return max(constants_of_runs)
 
     def _find_secants(self, step: int, models: Array, batch: Batch, inserted: Array) -> None:
-        """Finds jumps: for each run, adds to `secants` the secant that most exceeds the derivative.
+        """Finds jumps: for each run, adds to `secants` the secant that exceeds the derivative the most.
 
         A secant measures how much the step stretches part of a line. Lines pass through a run's model in
         directions that may separate the audit's models. These include `inserted` (R, p), a canary's
@@ -190,7 +188,7 @@ class _Meter(NamedTuple):
             length=self.lengths[step],
             reach=self.reach,
             stretch_at_models=self.constants[step],
-            # Far larger derivatives count as jumps.
+            # Derivatives far above this count as jumps.
             largest_stretch_at_models=max(self.constants.values()),
         )
         line_directions = (
@@ -234,13 +232,12 @@ def _make_inserter(
 def _choose_lengths(game: Game, distances: NDArray[np.float64], effort: Effort) -> dict[int, float]:
     """Chooses the steps at which to measure secants, and returns the secants' lengths, keyed by step.
 
-    A secant measures how much a step stretches a distance. Its length is the distance, before the step,
-    between models trained with and without the canary. `distances` (T,) are in units of learning rate *
-    clipping norm / batch size.
+    A secant's length is the distance, before the step, between models trained with and without the canary.
+    `distances` (T,) are in units of learning rate * clipping norm / batch size.
 
-    From the measured steps at which the distance exceeds _MIN_FRACTION of the largest, we choose up to
-    `effort.secant_steps`, evenly spread. If no step qualifies, we choose from all measured steps and use the
-    largest distance as the length, because shorter secants would show only rounding errors.
+    We choose up to `effort.secant_steps` of the measured steps whose distance exceeds _MIN_FRACTION of the
+    largest, evenly spaced. If no step qualifies, we choose from all measured steps and use the largest
+    distance as the length, because shorter secants would show only rounding errors.
     """
     are_separate = distances > _MIN_FRACTION * distances.max()
     steps = len(distances)
@@ -258,8 +255,8 @@ def _choose_lengths(game: Game, distances: NDArray[np.float64], effort: Effort) 
 def _fill_steps(constants: dict[int, float], steps: int) -> NDArray[np.float64]:
     """Returns an estimate of each step's Lipschitz constant (T,), given {measured step: constant} in order.
 
-    To be cautious, we give a step between two measured steps the larger of their constants. Steps after the
-    last measured step get that step's constant. Step 0 is always measured.
+    To be cautious, we assign a step between two measured steps the larger of their constants. Steps after the
+    last measured step get its constant. Step 0 is always measured.
     """
     by_step = pd.Series(constants).reindex(range(steps))
     before = by_step.ffill()
