@@ -30,7 +30,7 @@ def check_accounting(
     sampling_rate: float = 1.0,
     examples: int | None = None,
 ) -> CheckReport:
-    """Compares a claimed epsilon of DP-SGD on Poisson batches with the epsilon that dp-accounting computes.
+    """Compares a claimed epsilon of DP-SGD on Poisson batches with dp-accounting's.
 
     Neighbouring data sets differ by adding or removing one example. Accepts claims that are too low by up to
     0.2% plus 0.001, a typical difference between accountants. For batches that are not Poisson, see
@@ -83,7 +83,7 @@ def count_batches(sampling_rate: float) -> int:
 
 
 def _check_epsilon(claimed: float, composition: Composition, delta: float) -> CheckOutcome:
-    """Checks whether a claimed epsilon is at least dp-accounting's, up to the tolerance."""
+    """Checks that a claimed epsilon is not below dp-accounting's by more than the tolerance."""
     accounted = accounting.participant_upper_bound(composition, delta)
     # Only sampling needs a grid of privacy losses.
     if _is_too_low(claimed, accounted) and accounting.counts_sampling(composition):

@@ -73,7 +73,7 @@ def check_batches(
 
     Args:
       draw: a torch or Opacus loader, read through its batch sampler; a batch sampler; an iterable over
-        batches of indices, such as a loader on `range(examples)`; or a function that maps a seed to one pass
+        batches of indices, such as a loader over `range(examples)`; or a function that maps a seed to a pass
         over the loader or to a single batch. A batch is an array of example indices, starting at 0. The seeds
         are 0, 1, ...; a stateful loader may ignore them.
       examples: the size of the data set; by default, that of the loader.
@@ -156,9 +156,9 @@ def _recognise_kind(drawn: _DrawnBatches) -> str:
 
 
 def _is_once_in_epochs(drawn: _DrawnBatches) -> bool:
-    """Returns True if no epoch repeats an example, which has probability below 1e-9 for Poisson batches.
+    """Returns True if no epoch repeats an example, and Poisson batches almost certainly would.
 
-    Uses the measured sampling rate.
+    At the measured sampling rate, the probability of this must be above 1 - 1e-9.
     """
     log_once = 0.0  # the log probability for Poisson batches
     for drawn_pass in drawn.passes:
@@ -172,8 +172,8 @@ def _is_once_in_epochs(drawn: _DrawnBatches) -> bool:
 def _count_epoch(drawn_pass: DrawnPass, examples: int) -> int:
     """Returns the number of batches in the first epoch of a pass.
 
-    A pass is one epoch if it ends before 1.5 times as many indices as `examples`. Otherwise, an epoch has at
-    most as many indices as examples.
+    A whole pass with fewer than 1.5 * `examples` indices is one epoch. Otherwise, an epoch has at most
+    `examples` indices.
     """
     totals = np.cumsum(list(map(len, drawn_pass.batches)))
     if drawn_pass.is_whole and totals[-1] < 1.5 * examples:
@@ -187,10 +187,10 @@ def _is_repeated(indices: Integers) -> bool:
 
 
 def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: str) -> CheckReport:
-    """Returns the report on a loader whose sampler is `kind` when the accountant assumes `assumed`."""
+    """Returns the report; `kind` is the observed sampler, and `assumed` is the accountant's."""
     indices = _check_indices(drawn, kind)
     if any(finding.name == REPEATED for finding in indices.findings):
-        # The other tests leave out repeated batches, which would make them reject.
+        # Repeated batches would make the other tests reject, so these use distinct batches.
         distinct = {np.sort(batch).tobytes(): batch for batch in drawn.batches}
         drawn = drawn._replace(batches=list(distinct.values()))
     rows = {
@@ -220,7 +220,7 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
     if assumed != POISSON:
         _drop_poisson_tests(drawn, rows, kind, assumed)
     findings = []
-    # For an unrecognised kind, rejected Poisson tests already report bugs.
+    # If the kind is unrecognised, the failed Poisson tests already report bugs.
     is_reported = kind == UNRECOGNISED and assumed == POISSON
     if kind != assumed and not is_reported:
         title = _TITLES.get(kind, "other")
@@ -301,7 +301,7 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
     if parts == 1 and abs(1 / length - rate) < close:
         why = f" It is 1 / {length} = {1 / length:.4g}, one over the loader's length."
     elif parts > 1 and abs(stated / parts - rate) < close:
-        why = f" It is the stated rate divided by {parts}, as for one of {parts} workers or parts of a batch."
+        why = f" It is the stated rate divided by {parts}, as if split among {parts} workers or microbatches."
     finding = CheckFinding(
         "batch size",
         ANOTHER_RATE,
@@ -321,11 +321,11 @@ def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
     """
     sizes = drawn.sizes
     law = stats.binom(drawn.examples, drawn.measured_rate)
-    # The probabilities that no Poisson batch is larger than the largest, and none smaller than the smallest.
+    # The probabilities that no Poisson batch exceeds the largest batch, and that none is below the smallest.
     none_larger = law.cdf(sizes.max()) ** len(sizes)
     none_smaller = law.sf(sizes.min() - 1) ** len(sizes)
     cut_p_value = 2 * min(none_larger, none_smaller)
-    name = "sizes that do not vary like Poisson batches"
+    name = "sizes that do not vary like those of Poisson batches"
     meaning = "The accountant assumes Poisson batches."
     fix = _DRAW_EACH
     if cut_p_value < LEVEL:
@@ -361,7 +361,7 @@ def _test_spread(counts: Any, law: Any) -> float:
 
 
 def _test_counts(counts: Any, law: Any) -> float:
-    """Tests the spread of counts drawn from `law`, the smallest and the largest; returns the p-value."""
+    """Tests whether the spread and the extremes of counts are consistent with `law`; returns the p-value."""
     extreme = len(counts) * min(law.cdf(counts.min()), law.sf(counts.max() - 1))
     # Bonferroni corrections, which add up to 1.
     return min(1.0, 4 * extreme, 2 * _test_spread(counts, law))
@@ -390,7 +390,7 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
         "together",
         "examples that are drawn together",
         pairs.sentence,
-        "sample every example independently: look for groups, buckets or blocks that are drawn as one",
+        "sample every example independently: look for groups, buckets or blocks that are drawn as a unit",
     )
     return {
         "every example": _describe_test(
@@ -407,7 +407,7 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
 def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
     """Checks that no batch contains an example twice, and that no batch repeats another.
 
-    A repeated batch is a bug only if it is very unlikely for Poisson batches, and the batches are not cyclic.
+    A repeated batch is a bug only if it is very unlikely under Poisson sampling and batches are not cyclic.
     """
     batches = len(drawn.batches)
     text = f"{batches:,} batches in {len(drawn.passes)} passes"
@@ -438,7 +438,7 @@ def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
             CheckFinding(
                 "indices",
                 REPEATED,
-                f"{repeated} of {batches} batches have exactly the same examples as another batch.",
+                f"{repeated} of {batches} batches contain exactly the same examples as another batch.",
                 "draw every batch anew: look for padding, a cache, or a repeated final batch",
             )
         )

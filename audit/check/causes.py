@@ -16,7 +16,7 @@ from audit.check.movements import MAX_TOLERANCE, NORM_ERROR
 from audit.check.noise import AT_ENDS, AT_ONE, EMPTY, FOURFOLD, GRID, OTHER_ROWS, QUARTER
 from audit.check.report import CheckFinding
 
-_C_ERROR = 5e-3  # the relative difference below which a norm counts as C
+_C_ERROR = 5e-3  # the relative difference below which a norm counts as equal to C
 _EXCESS = "an example that moves the step by more than C"
 _BY_SIZE = "normalised by the batch's actual size"
 _DIVIDE = "divide by the stated batch size, a constant, not by the number of examples"
@@ -36,8 +36,8 @@ class Cause(NamedTuple):
     Attributes:
       symptom: the name of the report row, or a key of `_ROW_OF_SYMPTOM`.
       name: its name.
-      signature: a function of the measurements m, which are {m} in the texts. It returns a falsy value if the
-        mistake does not fit; otherwise True, or the values of {0}, {1}, ... in the texts.
+      signature: a function of the measurements ({m} in the texts). It returns a falsy value if the mistake
+        does not explain them; otherwise True, or the values of {0}, {1}, ... in the texts.
       meaning: the observation, and its effect on privacy.
       fix: an instruction.
       explains: other symptoms of this mistake.
@@ -90,7 +90,7 @@ FACTORS: dict[str, dict[str, tuple[str, float]]] = {
     },
     "movements and noise": {
         **_ANY_SIZE,
-        "C sqrt({k}) of {k} layers, each clipped to C": ("layers", 0.5),
+        "C sqrt({k}) for {k} layers, each clipped to C": ("layers", 0.5),
         "divided by {k} accumulated batches or workers again": ("k", -1),
         "a loss scale of {k:,} that is not divided out": ("scale", 1),
     },
@@ -101,7 +101,7 @@ FACTORS: dict[str, dict[str, tuple[str, float]]] = {
         "sigma is squared: a variance mistaken for a deviation": ("noise_multiplier", 1),
         "sigma is left out": ("noise_multiplier", -1),
         "the root of sigma C: a deviation mistaken for a variance": ("sigma C", -0.5),
-        "made for C sqrt({k}), of {k} layers each clipped to C": ("layers", 0.5),
+        "scaled by C sqrt({k}) for {k} layers, each clipped to C": ("layers", 0.5),
         "noise added {k} times, by accumulated batches or workers": ("k", 0.5),
         "C is applied twice": ("clipping_norm", 1),
         "the learning rate is applied twice": ("learning_rate", 1),
@@ -139,7 +139,7 @@ def find_factors(m: Measured, size: str, factor: float, tolerance: float) -> lis
 
 
 def _fit_size(m: Measured) -> tuple[float, str] | None:
-    """Returns the wrong factor shared by movements and noise, and possible explanations; otherwise None."""
+    """Returns the factor by which movements and noise are both wrong, and explanations; otherwise None."""
     # If examples affect each other's gradients, movements do not reveal a factor.
     if m.movement_obstacle or m.noise_obstacle or m.interacts or m.tried.tolerance > MAX_TOLERANCE:
         return None
@@ -158,8 +158,8 @@ def _fit_size(m: Measured) -> tuple[float, str] | None:
 def _measure_factor(m: Measured) -> float | None:
     """Returns the factor by which movements and noise both differ from their stated sizes; otherwise None.
 
-    The factor is the common norm of the largest movements. If examples replace rows, it is the largest norm,
-    but at least the noise's deviation minus its error, because the norm may be a tenth too small.
+    The factor is the common norm of the largest movements. If examples replace rows, it is the largest norm.
+    Because this may be 10% too small, the factor is at least the noise's deviation minus its error.
     """
     tried = m.tried
     deviation = m.drawn.given.deviation
@@ -171,9 +171,9 @@ def _measure_factor(m: Measured) -> float | None:
     # Small gradients also explain movements below C, so a factor below 1 requires evidence of clipping.
     is_larger = factor > 1 + NORM_ERROR + 2 * tried.tolerance
     is_smaller = factor < 1 - error and tried.is_clipped
-    # The largest movement may be a tenth below the noise's deviation, or 1% above the factor.
+    # The largest movement may be 10% below the noise's deviation, or 1% above the factor.
     is_bound = 0.9 * deviation < tried.max_norm < 1.01 * factor
-    # The noise must fit the factor, and fit it better than 1, the stated size.
+    # The noise must be close to the factor, and closer than to 1, the stated size.
     fits_noise = abs(factor / deviation - 1) < min(error, abs(deviation - 1))
     return factor if (is_larger or is_smaller) and is_bound and fits_noise else None
 
@@ -196,7 +196,7 @@ def _fit_clipping_norm(m: Measured) -> tuple[str, str] | None:
 def _find_rows(m: Measured) -> str:
     """Lists the rows in which examples exceed C; returns "" if all rows or added examples do.
 
-    If examples change each other's gradients, most rows may exceed C although each is clipped.
+    If examples change each other's gradients, clipped rows may also exceed C, so half of the rows suffice.
     """
     by_row = m.tried.by_row
     rows = [row for row in sorted(by_row) if by_row[row].excess > 1]
@@ -207,7 +207,7 @@ def _find_rows(m: Measured) -> str:
 
 
 def _is_clipped_in_part(m: Measured) -> bool:
-    """Returns True if an example exceeds C by over 2%, although at least four others are clipped to C."""
+    """Returns True if an example exceeds C by more than 2%, and at least four others are clipped to C."""
     norms = m.tried.collect("norm")
     is_at_c = (norms > 1 - _C_ERROR) & (norms <= 1 + m.tried.tolerance)
     return bool(is_at_c.sum() >= 4 and norms[0] > 1.02)
@@ -217,7 +217,7 @@ def _find_separate_layers(m: Measured, least: int) -> str:
     """Returns the names of the layers that a single example moves by C.
 
     Of the examples that exceed C, uses the one with the most layers at C. Returns "" if it has fewer than
-    `least`, or if any example moves a layer by more than C. A norm of 1 is C.
+    `least`, or if any example moves a layer by more than C.
     """
     norms = m.tried.collect("layer_norms")
     error = _C_ERROR + m.tried.tolerance
@@ -232,7 +232,7 @@ def _find_separate_layers(m: Measured, least: int) -> str:
 def _find_left_out(m: Measured) -> str:
     """Returns the names of layers without which all examples stay within C; "" if none are found.
 
-    Tries each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of the layers.
+    Tries each layer, all vectors (biases), and the 2, 3, ... layers that move most, up to half of all layers.
     As evidence of clipping, two examples that exceed C must move the other layers by at least 0.96 C.
     """
     tried = m.tried
@@ -284,7 +284,7 @@ def _find_repeats(m: Measured) -> tuple[str, int, int] | None:
         constant_noise = others[EMPTY].draws[0]
     elif FOURFOLD in others:
         constant_noise = (4 * draws[0] - others[FOURFOLD].draws[0]) / 3
-    # The plausible range of the largest draw, in stated deviations.
+    # The plausible range of the largest draw, in units of the stated deviation.
     if 0.3 < np.max(abs(constant_noise), initial=0) < 10:
         return "every seed", repeats, len(draws)
     return None
@@ -301,11 +301,9 @@ def _find_silent(m: Measured) -> str:
 def _fit_deviation(m: Measured) -> tuple[Any, str, Any] | None:
     """Returns the ratio of the noise's deviation to the stated one, an explanation, and sigma.
 
-    If layers differ, the ratio is the smallest.
-
-    Averages over the layers whose test rejects or, if there are none, over all trained layers. Sigma is
-    measured in the layer with the least noise. Returns None if the deviation is right or another bug explains
-    it: shared noise, or a step of a different size.
+    Averages over the layers whose test rejects or, if there are none, over all trained layers; if these
+    differ, the ratio is the smallest. Sigma is measured in the layer with the least noise. Returns None if
+    the deviation is right, or if shared noise or a step of a different size explains the error.
     """
     given = m.drawn.given
     # The test assumes independent numbers, so shared noise can explain a rejection, but not a twofold error.
@@ -327,7 +325,7 @@ def _fit_deviation(m: Measured) -> tuple[Any, str, Any] | None:
     else:  # layers differ, so no common factor explains them
         deviation = low
     if not m.tried.is_clipping_seen:
-        fits.append("the whole step has a different size than stated: clipping was not seen")
+        fits.append("the whole step has a different size than stated: no clipping was observed")
     text = (
         f"{low:.3g} to {deviations.max():.3g} times eta sigma C / B in {m.name_layers(layers)}. Possible "
         f"explanation: {'; or '.join(fits) or 'none known'}."
@@ -339,7 +337,7 @@ def _fit_deviation(m: Measured) -> tuple[Any, str, Any] | None:
 
 
 def _find_change(m: Measured, row: str) -> tuple[str, str, float, str] | None:
-    """Returns the bug, the batch, the ratio of deviations and a fix for the first batch with different noise.
+    """Finds the first batch with different noise; returns the bug, batch, ratio of deviations and fix.
 
     Compares only batches in the report row `row`. Returns None if their noise does not differ.
     """
@@ -366,7 +364,7 @@ def _find_change(m: Measured, row: str) -> tuple[str, str, float, str] | None:
 
 
 def _find_noise_change(m: Measured) -> tuple[str, str] | None:
-    """Returns the name and the fix of noise that depends on the batch, if this explains movements above C.
+    """Returns the name of batch-dependent noise and its fix if it explains movements above C; otherwise None.
 
     Replacing an example does not change the size of a batch, and must move the step by at most C. If the step
     divides by the actual size, adding an example to B clipped examples moves it by less than 2 C.
@@ -430,10 +428,9 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
 CAUSES = [
     Cause(
         "replay",
-        "noise that does not follow the seed",
+        "unseeded noise",
         lambda m: not m.replays and m.replays_like_noise,
-        "Two calls with the same seed differ by as much as two draws of the noise: the seed does not "
-        "determine the noise.",
+        "Two calls with the same seed differ by as much as two draws of the noise.",
         "draw the noise from {m.phrases.generator}; until then, only the noise can be checked",
     ),
     Cause(
@@ -523,12 +520,12 @@ CAUSES = [
         lambda m: "; ".join(m.related),
         "Some sums or differences of parameters have less noise than the accountant assumes: see {0}.",
         "draw a number for every parameter, with a different key in every layer and a different generator on "
-        "every worker; do not subtract their mean. If the step smooths or projects the noisy sum, return it",
+        "every worker; do not subtract their mean. Return the noisy sum before any smoothing or projection",
         explains=OTHER_ROWS,  # these tests assume independent numbers
     ),
     Cause(
         "independence",
-        "noise of consecutive steps is related",
+        "noise of consecutive steps is correlated",
         lambda m: m.rejected["independence"],
         "Some sums or differences of steps have less noise than the accountant assumes.",
         "create the generator once, or fold the step number into the key",
@@ -538,8 +535,8 @@ CAUSES = [
         "no noise in {0}",
         _find_silent,
         "These parameters are the same for every seed.",
-        "add noise with deviation sigma C to all entries of the sum, including embedding rows that no "
-        "example uses; leave parameters that are not trained out of `params`",
+        "add noise with standard deviation sigma C to the whole sum, including embedding rows that no "
+        "example uses; leave untrained parameters out of `params`",
         explains=("noise and data", "empty batch"),
     ),
     Cause(
@@ -547,8 +544,8 @@ CAUSES = [
         "noise of {0:.3g} times the stated deviation",
         _fit_deviation,
         "It is {1}",
-        "add noise with deviation sigma C once, to the sum of clipped gradients, before dividing by B; or "
-        "state the noise multiplier that all layers reach, about {2:.3g}",
+        "add noise with standard deviation sigma C once, to the sum of clipped gradients, before dividing by "
+        "B; or state the noise multiplier that all layers reach, about {2:.3g}",
     ),
     *(
         Cause(

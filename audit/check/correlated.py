@@ -30,7 +30,7 @@ def check_noise(
     learning_rate: float = 1.0,
     batch_size: float = 1.0,
 ) -> CheckReport:
-    """Checks whether the noise of T steps has the size and correlations of a matrix mechanism's noise.
+    """Checks whether the noise of T steps matches a matrix mechanism in size and correlations.
 
     Args:
       draw: (T, d) the noise of T steps in d parameters, or a function that returns it. To measure noise, take
@@ -51,7 +51,7 @@ def check_noise(
     >>> audit.check_noise(raw, "independent", noise_multiplier=1.0).passed
     True
     >>> audit.check_noise(raw, "lambda:0.9", noise_multiplier=1.0).verdict
-    'FAILED: independent noise, not that of the strategy'
+    "FAILED: independent noise, not the strategy's"
     """
     stated = StepSettings(clipping_norm, noise_multiplier, learning_rate, batch_size).read()
     require(stated.noise_multiplier, "`noise_multiplier=0`: give a number above 0")
@@ -60,7 +60,7 @@ def check_noise(
         noise.ndim == 2 and min(noise.shape) > 1,
         f"`draw` gave shape {noise.shape}: give the noise of T steps, (T, d)",
     )
-    require(np.isfinite(noise).all(), "`draw` gave noise that is not finite")
+    require(np.isfinite(noise).all(), "the noise from `draw` is not finite")
     report = _report(find_strategy(strategy, len(noise)), noise / stated.deviation)
     return report.add_provenance(draw, stated._asdict())
 
@@ -68,9 +68,9 @@ def check_noise(
 def _test_steps(noise: Array) -> tuple[float, Array]:
     """Tests whether the steps (rows) of `noise` (T, d) are independent.
 
-    Combines two statistics with a Bonferroni correction: the largest of the T (T - 1) / 2 correlations
-    between two steps, and the largest sum of correlations at one lag, which detects small correlations.
-    Returns the p-value and the correlations (T, T) between steps, with a zero diagonal.
+    Combines two statistics with a Bonferroni correction: the largest of the T (T - 1) / 2 pairwise
+    correlations, and the largest sum of correlations at one lag, which detects small correlations. Returns
+    the p-value and the correlations (T, T) between steps, with a zero diagonal.
     """
     steps, size = noise.shape
     lengths = np.linalg.norm(noise, axis=1, keepdims=True)
@@ -99,8 +99,7 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
         "The size is measured after undoing the strategy.",
         "compare eta, sigma, C and B with the code; S is used as given, not scaled to columns of norm 1",
     )
-    # Findings are reported only if a test of their row rejects. Undoing the wrong strategy also changes the
-    # size, and missing or copied noise changes both statistics.
+    # Undoing the wrong strategy also changes the size, and missing or copied noise changes both statistics.
     size_findings = [wrong_size] if p_independent > LEVEL else []
     whiteness_findings = [_explain_correlations(strategy, noise, correlations)]
     outcomes = {
@@ -119,10 +118,10 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
 
 
 def _test_sizes(raw: Array) -> tuple[float, str, str]:
-    """Tests whether raw noise (T, d), in stated deviations, has deviation 1.
+    """Tests whether the deviation of raw noise (T, d) is 1, in units of the stated deviation.
 
-    Tests all numbers together, each step and each parameter, with a Bonferroni correction. Returns the
-    p-value, and descriptions of the total size and of the size with the smallest p-value.
+    Tests the noise as a whole, by step and by parameter, with a Bonferroni correction. Returns the p-value,
+    and descriptions of the total size and of the size with the smallest p-value.
     """
     tests = []
     for axis, place in ((None, ""), (1, " in step {}"), (0, " in parameter {}")):
@@ -138,7 +137,7 @@ def _test_sizes(raw: Array) -> tuple[float, str, str]:
 
 
 def _find_certain(noise: Array) -> Iterator[CheckFinding]:
-    """Yields bugs in noise (T, d) that need no test: almost none in some steps or parameters, or copies."""
+    """Yields obvious bugs in noise (T, d): almost none in some steps or parameters, or copies."""
     for axis, kind in ((1, "steps"), (0, "parameters")):
         sizes = np.linalg.norm(noise, axis=axis)
         count = np.sum(sizes <= 1e-3 * np.median(sizes))
@@ -149,7 +148,7 @@ def _find_certain(noise: Array) -> Iterator[CheckFinding]:
                 f"These {kind} reveal sums of gradients.",
                 "add noise to every parameter in every step, also for empty batches",
             )
-    # Copies, perhaps with the opposite sign, are neighbours if sorted by the first step.
+    # Sorting by absolute value in the first step makes copies neighbours, even with opposite signs.
     columns = noise[:, np.argsort(abs(noise[0]))]
     directions = columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-300)  # avoids 0 / 0
     cosines = np.sum(directions[:, 1:] * directions[:, :-1], axis=0)
@@ -164,15 +163,15 @@ def _find_certain(noise: Array) -> Iterator[CheckFinding]:
 
 
 def _explain_correlations(strategy: Strategy, noise: Array, correlations: Array) -> CheckFinding:
-    """Returns the bug that explains why steps of `noise` (T, d) stay correlated once the strategy is undone.
+    """Explains why steps of `noise` (T, d) are correlated after undoing the strategy.
 
-    `correlations` (T, T) are the remaining correlations, which should be 0; the diagonal is always 0.
+    `correlations` (T, T) are the remaining correlations, with a zero diagonal.
     """
     p_unchanged, _ = _test_steps(noise)
     if p_unchanged > LEVEL:
         return CheckFinding(
             "whiteness",
-            "independent noise, not that of the strategy",
+            "independent noise, not the strategy's",
             "Different steps have independent noise.",
             "add the strategy's noise, or account for DP-SGD",
         )
@@ -185,7 +184,7 @@ def _explain_correlations(strategy: Strategy, noise: Array, correlations: Array)
     # strategy separately before and after the restart then removes all correlations.
     parts = [strategy.multiply(noise[:restart]), strategy.multiply(noise[restart:])]
     p_joined, joined = _test_steps(np.concatenate(parts))
-    # If the generator also restarts, two steps in different parts have the same noise, with correlation 1.
+    # If the generator also restarts, a step before the restart and one after it have correlation 1.
     if np.max(abs(joined[:restart, restart:])) > 0.9:
         return CheckFinding(
             "whiteness",
@@ -205,6 +204,6 @@ def _explain_correlations(strategy: Strategy, noise: Array, correlations: Array)
         "whiteness",
         "noise of a different strategy",
         "After undoing the strategy, different steps are still correlated.",
-        "compare the coefficients: are they those of S, or of its inverse? Does training start with an empty "
-        "state, and never lose it?",
+        "compare the coefficients: are they those of S, or of its inverse? Does the state start empty, "
+        "and is it kept throughout training?",
     )

@@ -1,4 +1,4 @@
-"""Converts batches to arrays, and makes extreme examples that test the clipping of a step."""
+"""Converts batches to arrays, and makes extreme examples that test a step's clipping."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -59,8 +59,8 @@ def replace_rows(rows: Columns, examples: Mapping[int, Columns]) -> Columns:
 def scale_features(examples: Columns, scale: float, batch: Columns) -> Columns:
     """Returns examples with their features multiplied by a factor.
 
-    If there are several arrays, the last one contains the labels, which are not scaled. Integers, such as
-    pixels, and masks are clipped to their range in `batch`.
+    If there are several arrays, the last one contains the labels, which are not scaled. Masks and integers,
+    such as pixels, are clipped to their range in `batch`.
     """
     result = list(examples)
     for i in range(max(len(batch) - 1, 1)):
@@ -85,7 +85,7 @@ def mix(first: Columns, second: Columns, share: float) -> Columns:
 def make_extreme_examples(batch: Columns) -> dict[str, Columns]:
     """Returns examples that test a step's clipping, each as a batch of one row, keyed by description.
 
-    Varies the labels and scales the features of the first and the last example. Also returns the next
+    Scales the features of the first and last examples, and varies their labels. Also returns the next
     examples unchanged, because clipping may depend on an example's values.
     """
     # The keys are contents, to omit duplicates that arise when integers are clipped.
@@ -120,7 +120,7 @@ def _is_mask(column: Array, batch: Columns) -> bool:
 def _list_other_labels(batch: Columns, label: Array) -> dict[str, Array]:
     """Returns labels to try instead of `label`, all of shape (1, ...), keyed by a description of the change.
 
-    Tries another example's label, a float label times 1,000, and only the first token of a sequence.
+    Tries another example's label, 1,000 times a float label, and only the first token of a sequence.
     """
     labels = batch[-1]
     others = {}

@@ -1,4 +1,4 @@
-"""Measures a step, for its report and for explanations of bugs."""
+"""Measures a step, to report on it and to explain its bugs."""
 
 import time
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _ALL_CLIPPED = (
 
 
 class Phrases(NamedTuple):
-    """Parts of messages, phrased for the step's array library.
+    """Parts of messages for the step's array library.
 
     Attributes:
       gradient, clip, generator: how to return the private gradient, clip an example, and seed a generator.
@@ -36,7 +36,7 @@ class Phrases(NamedTuple):
 
 _NUMPY = Phrases(
     gradient="return the private gradient, the clipped and noisy mean, with learning_rate=1",
-    clip="with one np.linalg.norm over all of each example's gradient",
+    clip="with one np.linalg.norm per example",
     generator="np.random.default_rng(seed)",
 )
 _PHRASES = {
@@ -60,14 +60,14 @@ class Measured(NamedTuple):
     Attributes:
       probe: the step.
       replay: the difference between two calls with the same batch and seed.
-      tried: how far each example moves the step.
+      tried: the movement due to each example.
       drawn: the noise, a DrawnNoise; None if the stated noise is 0.
       ties: the kind of repeated values in the noise (see `find_ties`); otherwise "".
       movement_obstacle: why movements do not show sensitivity; "" if they do.
       noise_obstacle: why the noise cannot be tested; "" if it can.
       p_values: the p-values of the noise tests, by report row and test; empty if there is an obstacle.
       interaction: how much two parts of a batch affect each other's movements, or why this is unknown.
-      rejected: the names of the rejected noise tests, by report row.
+      rejected: the names of the noise tests that reject, by report row.
     """
 
     probe: StepProbe
@@ -121,11 +121,11 @@ class Measured(NamedTuple):
 
     @property
     def related(self) -> list[str]:
-        """The names of the rejected tests for independence within one step."""
+        """The names of the tests that reject independence within one step."""
         return [name for name in self.rejected["independence"] if name != LAGS]
 
     def name_layers(self, layers: Any) -> str:
-        """Names the first four layers with these indices, and counts the others."""
+        """Names up to four of the layers with these indices, and counts the others."""
         names = ", ".join(self.probe.layer_names[i] for i in layers[:4])
         if len(layers) > 4:
             names += f" and {len(layers) - 4} more"
@@ -133,7 +133,7 @@ class Measured(NamedTuple):
 
 
 def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], object]) -> Measured:
-    """Measures how far examples move a step, repeats a call, and draws and tests noise.
+    """Measures the effects of examples, repeats a call, and draws and tests noise.
 
     `seeds` is the number of noise draws, or None for the default. `tell` receives progress lines. Raises
     RefusedError if the step fails on the given batch.
@@ -157,7 +157,6 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
         ties = noise.find_ties(drawn)
     replay = probe.measure([again], [probe.base], probe.rows)
     m = Measured(probe, replay, tried, drawn, ties)
-    # Reasons not to check movements or noise.
     movement_obstacle, noise_obstacle = _find_obstacles(m, seed_effect)
     m = m._replace(movement_obstacle=movement_obstacle, noise_obstacle=noise_obstacle)
     if not movement_obstacle:
@@ -169,20 +168,19 @@ def measure_step(probe: StepProbe, seeds: int | None, tell: Callable[[str], obje
 
 
 def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
-    """Returns the obstacles to measuring sensitivity and to testing noise; either may be "".
+    """Returns why sensitivity cannot be measured, and why noise cannot be tested; either may be "".
 
-    `effect.excess` is positive if the seed changes the effect of replacing an example. Returns the first
-    reason that applies.
+    Returns the first reason that applies.
     """
     drawn = m.drawn
-    replays = m.replays  # two calls agree
+    replays = m.replays
     noise_obstacle = ""
     if not drawn:
         noise_obstacle = "noise_multiplier=0: no noise is expected"
     elif drawn.given.not_finite:
         noise_obstacle = "the step is not finite for some seeds"
     elif not (replays or m.replays_like_noise):
-        # The calls differ by more than noise. The state may be an optimizer's running means, which also
+        # The calls differ by more than noise. The state may contain an optimizer's running means, which also
         # rescale the noise.
         noise_obstacle = "the step keeps state, which hides the noise"
     if replays and drawn and drawn.is_sign_step():
@@ -207,10 +205,9 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
 
 
 def _are_layers_rescaled(m: Measured) -> bool:
-    """Returns True if the step seems to multiply each layer of the noisy sum by a number of its own.
+    """Returns True if the step seems to multiply each layer of the noisy sum by its own factor.
 
-    Divided by the layers' noise, the movements of clipped examples then have the same norm, C. Before, they
-    do not.
+    The movements of clipped examples then have the same norm, C, only after division by the layers' noise.
     """
     given = m.drawn.given
     is_used = m.probe.is_layer_trained
@@ -229,9 +226,9 @@ def _are_layers_rescaled(m: Measured) -> bool:
 def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
     """Returns the p-values of the noise tests, by row and test.
 
-    Omits the tests on other batches if one rejects, apparently because an operation after the noise, such as
-    a projection, changes only large sums: the seed changes an example's effect (`excess` above 0) in a batch
-    with larger features or more rows, but not in the given batch.
+    If a test on another batch rejects, an operation after the noise, such as a projection, may change only
+    large sums. The seed then changes an example's effect (`excess` above 0) in a batch with larger features
+    or more rows, but not in the given batch. In this case, the tests on other batches are omitted.
     """
     p_values = noise.run_tests(m.drawn)
     smallest = min(p_values["noise and data"].values(), default=1.0)
@@ -247,8 +244,8 @@ def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:
 def _is_effect_random(m: Measured, effect: SeedEffect) -> bool:
     """Returns True if dropout or an operation after the noise makes an example's effect random.
 
-    Returns False if examples scale the noise, or if noise is drawn for each part of a batch. The latter makes
-    the noise larger than stated, but causes no random effect in a batch of one row.
+    Returns False if examples scale the noise, or if noise is drawn for each part of a batch. Such noise is
+    larger than stated, but effects are not random in a batch of one row.
     """
     if effect.scales_noise or not effect.excess > 0:  # within rounding
         return False
@@ -261,7 +258,7 @@ def _is_effect_random(m: Measured, effect: SeedEffect) -> bool:
 def _measure_interaction(m: Measured) -> Movement | str:
     """Measures how much two parts of a batch affect each other's movements; if unknown, returns why.
 
-    Tries a larger clipping norm if every example is clipped or has no effect, which hides interactions.
+    Tries a larger norm if every example with an effect is clipped, because clipping hides interactions.
     """
     norms = m.tried.collect("norm")  # C is 1
     is_clipped = norms > 1 - MAX_TOLERANCE

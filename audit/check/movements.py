@@ -30,8 +30,8 @@ class TriedExamples:
     Attributes:
       probe: the step.
       examples: the examples by name, each as a batch of one row.
-      movements: how far each example moves the step, by name.
-      by_row: how far replacing one example with a very different one moves the step, keyed by row index.
+      movements: the movement due to each example, by name.
+      by_row: the movement due to replacing one example with a very different one, keyed by row index.
       refusal: why examples replaced the first row; "" if they were added to the batch.
     """
 
@@ -76,20 +76,19 @@ class TriedExamples:
 
     @cached_property
     def largest(self) -> tuple[str, Movement]:
-        """The change that moves the step most, as a description and a movement."""
+        """The change that moves the result most, as a description and a movement."""
         return max(self.described.items(), key=lambda item: item[1].norm)
 
     @cached_property
     def violations(self) -> list[str]:
-        """Descriptions of the changes that move the step by more than C plus the movement's tolerance."""
+        """Descriptions of the changes that move the result by more than C plus the movement's tolerance."""
         return [name for name in self.described if self.described[name].excess > 1]
 
     @cached_property
     def common_norm(self) -> float:
         """The norm to which the step seems to clip, shared by the four largest movements; NaN if they differ.
 
-        Also NaN if examples replace a row, because clipped gradients have the same norm, but their
-        differences do not.
+        Also NaN if examples replace a row: clipped gradients share a norm, but their differences do not.
         """
         norms = self.collect("norm")  # largest first
         if self.replaces_rows or len(norms) < 4 or norms[0] > norms[3] * (1 + NORM_ERROR):
@@ -108,8 +107,8 @@ class TriedExamples:
         largest = max(norms, default=0.0)
         if not self.replaces_rows or not self.finite:
             return largest
-        # Twice a movement is a contribution minus the replaced row's; the inserted 0 represents that row. The
-        # factor R of a QR decomposition preserves distances in fewer coordinates.
+        # Twice the movement is an example's contribution minus that of the replaced row, which the inserted
+        # 0 represents. The factor R of a QR decomposition preserves distances in fewer coordinates.
         factor = np.linalg.qr(2 * self.collect("vector").T, mode="r")
         return max(largest, _compute_enclosing_radius(np.insert(factor, 0, 0, axis=1).T))
 
@@ -117,7 +116,7 @@ class TriedExamples:
     def is_clipped(self) -> bool:
         """True if the common norm of the largest movements is the same at random parameters.
 
-        Such a norm is due to clipping, because other bounds on gradient norms depend on the parameters.
+        It is then due to clipping, because other bounds on gradient norms depend on the parameters.
         """
         if not self.common_norm > 0 or self.tolerance > MAX_TOLERANCE:
             return False
@@ -148,7 +147,7 @@ class TriedExamples:
 
     @property
     def is_clipping_seen(self) -> bool:
-        """True if an example moves the step by nearly C, or if equal movements indicate clipping.
+        """True if an example moves the result by nearly C, or if equal movements indicate clipping.
 
         The largest norm may be 1.5% too small, or 10% if examples replace a row, because only a few
         directions are tried.
@@ -158,18 +157,15 @@ class TriedExamples:
 
     @cached_property
     def opposites(self) -> tuple[str, str]:
-        """The names of two examples with very different movements.
-
-        The first has the largest movement, and the second has the movement farthest from it.
-        """
-        names = list(self.finite)  # the largest movement first
+        """The names of the examples with the largest movement and with the movement farthest from it."""
+        names = list(self.finite)
         vectors = self.collect("vector")
         distances = np.linalg.norm(vectors - vectors[0], axis=1)
         # Rounding errors must not decide between equal distances.
         return names[0], names[np.argmax(np.round(distances, 3))]
 
     def add(self, name: str, example: Columns, movement: Movement) -> "TriedExamples":
-        """Returns a copy with another example (a batch of one row) and its movement."""
+        """Returns a copy with one more example (a batch of one row) and its movement."""
         return replace(
             self,
             examples=self.examples | {name: example},
@@ -179,7 +175,7 @@ class TriedExamples:
     def run_in_place(
         self, names: Iterable[str], rows: Columns, row: int, seed: int
     ) -> list[Vector]:
-        """Returns the parameters (p,) after a step with each of these examples in row `row` of `rows`."""
+        """Takes a step with each example in row `row` of `rows`, and returns the parameters (p,) after it."""
         return [
             self.probe.run(replace_rows(rows, {row: self.examples[name]}), seed) for name in names
         ]
@@ -212,7 +208,7 @@ class SeedEffect(NamedTuple):
 
 
 def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
-    """Measures how far extreme examples move a step when they are added to its batch or replace its rows.
+    """Measures how far extreme examples move a step's result if they are added to its batch or replace rows.
 
     If the step rejects or ignores added rows, each example replaces the first row instead. Also tries copies
     of ignored rows, or mixtures if no example exceeds C. Then tries two examples in each of up to 64 rows,
@@ -242,11 +238,10 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
     count = int(np.clip(3 / seconds, 4, 64))
     by_row = {}
     for row in list(ranked)[:count]:
-        try:  # examples with very different movements
+        try:
             first, second = tried.run_in_place(tried.opposites, probe.rows, row, seed=0)
         except RefusedError:
             break
-        # Replacing one clipped example with another moves the sum by up to 2 C.
         by_row[row] = probe.measure([second], [first], probe.rows, factor=0.5)
     return replace(tried, by_row=by_row)
 
@@ -254,7 +249,7 @@ def try_examples(probe: StepProbe, seconds: float) -> TriedExamples:
 def _measure_each(
     probe: StepProbe, tried_examples: dict[str, Columns], replaces_row: bool = False
 ) -> TriedExamples:
-    """Measures how far each example moves the step if it is added to the batch or replaces its first row.
+    """Measures how far each example moves the result if it is added to the batch or replaces its first row.
 
     The result's `refusal` is the error from the last batch that the step rejects.
     """
@@ -280,9 +275,9 @@ def _search_threshold(tried: TriedExamples) -> TriedExamples:
 
     Gradients just below the clipping threshold are the largest that are not clipped. Ten bisections find a
     mixture with such a gradient if the threshold is well above C. Returns `tried`, including the mixture if
-    it moves the step by more than C.
+    it moves the result by more than C.
     """
-    names = list(tried.finite)  # the largest movement first
+    names = list(tried.finite)
     most = tried.examples[names[0]]
     least = tried.examples[names[-1]]
     # Bounds on the share of `most`, on a log scale, since `most` may have huge features.
@@ -305,11 +300,11 @@ def _search_threshold(tried: TriedExamples) -> TriedExamples:
 def _add_until_moved(tried: TriedExamples) -> TriedExamples:
     """Adds up to 64 copies of an example, in case a step drops incomplete groups of examples.
 
-    The first copy that changes the step must move it by at most C. Returns `tried`, including the movement if
-    it exceeds C.
+    The first copy that changes the result must move it by at most C. Returns `tried`, including the movement
+    if it exceeds C.
     """
     probe = tried.probe
-    name, _ = tried.opposites  # moves the step most as a replacement
+    name, _ = tried.opposites  # moves the result most as a replacement
     rows = probe.rows
     for count in range(1, 65):
         rows = examples.join(rows, tried.examples[name])
@@ -407,13 +402,13 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
     operations after the noise, such as rounding or clamping. Compares seed 0 with each of the other seeds.
 
     Returns:
-      The change with the largest excess, which is NaN if the step rejects these batches.
+      The change with the largest excess (NaN if the step rejects these batches).
     """
     unknown = SeedEffect(np.nan, scales_noise=False)
     if not tried.by_row:  # the step rejects replaced rows or ignores examples
         return unknown
     probe = tried.probe
-    names = list(tried.finite)  # the largest movement first
+    names = list(tried.finite)
     effects = []
     # Clipping may hide the effect, so examples with smaller movements are also tried.
     for pair in (tried.opposites, (names[len(names) // 2], names[-1])):
@@ -423,7 +418,7 @@ def measure_seed_effect(tried: TriedExamples, rows: Columns, seeds: int = 2) -> 
             return unknown
         first, second = steps[0]
         for other_first, other_second in steps[1:]:
-            # The effect of the replacement with seed 0, minus that with the other seed.
+            # The effect of the replacement for seed 0 minus its effect for the other seed.
             movement = probe.measure([second, other_first], [first, other_second], rows)
             noise = second - other_second  # one batch, two seeds
             products = abs(probe.sum_layers(movement.vector * noise))  # inner products by layer

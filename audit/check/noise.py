@@ -34,20 +34,20 @@ CLAMPED_SUM = "at ends of the sum"
 OTHER_ROWS = ("independence", "shape", "noise and data", "empty batch")
 _MIN_DEVIATION = 0.01  # smaller fractions of the stated deviation count as no noise
 _MIN_TIES = 30  # this many ties beyond chance indicate repeated values
-# The noisy sum counts as rounded if the given batch shares more than this fraction of the ties that another
-# batch adds.
+# The noisy sum counts as rounded if more than this fraction of the ties that another batch adds are ties with
+# the given batch.
 _MAX_SHARED = 0.15
 
 
 class StepNoise(NamedTuple):
-    """The noise of steps on one batch with n seeds, stored for k of the parameters.
+    """The noise on one batch for n seeds, stored for k of the parameters.
 
     Attributes:
       draws: (n, k) how far each step moves these parameters, in units of the stated deviation.
       deviations: (layers,) the noise's standard deviation in each layer, divided by the stated one.
       freedom: (layers,) the degrees of freedom of these deviations; 0 in layers that are not trained.
-      silent: (layers,) the number of parameters that are rounded finely enough to show noise, and depend on
-        the batch but not on the seed.
+      silent: (layers,) the number of parameters that depend on the batch but not on the seed, though they
+        are rounded finely enough to show noise.
       still: (layers,) the number of finely rounded parameters that depend on neither the batch nor the seed.
       not_finite: the number of seeds for which a parameter is NaN or infinite.
       reference: (k,) these parameters after a step with seed 0.
@@ -74,7 +74,7 @@ class StepNoise(NamedTuple):
 
 
 class DrawnNoise(NamedTuple):
-    """The noise on the given batch and on other batches, in the same k parameters.
+    """The noise in k parameters, on the given batch and on other batches.
 
     Attributes:
       probe: the step.
@@ -95,9 +95,9 @@ class DrawnNoise(NamedTuple):
 
     @property
     def tolerance(self) -> float:
-        """The largest relative error of a deviation due to rounding.
+        """The largest relative rounding error of a deviation.
 
-        Four machine epsilons (`spacings`) cover the rounding of the noise's factors, such as sigma C, eta and
+        Four machine epsilons (`spacings`) allow for rounding of the noise's factors, such as sigma C, eta and
         1 / B.
         """
         return 4 * float(self.probe.spacings.max())
@@ -108,7 +108,7 @@ class DrawnNoise(NamedTuple):
         return self.given.values.std(axis=0) > _MIN_DEVIATION
 
     def group_noise(self) -> dict[str, Vector]:
-        """Returns the noise (n, p) on the given batch, scaled to deviation 1, for each group of p parameters.
+        """Returns the given batch's noise (n, p) in each group of p parameters, scaled to deviation 1.
 
         One group is all noisy parameters; each layer with at least two is another.
         """
@@ -124,7 +124,7 @@ class DrawnNoise(NamedTuple):
     def is_sign_step(self) -> bool:
         """Returns True if all moving parameters move equally far on every batch, as in Adam's first step.
 
-        Ignores the smallest and largest 5%, because Adam moves parameters less for gradients near 0.
+        Ignores the smallest and largest 5%, because Adam moves parameters less if gradients are near 0.
         """
         quantiles = []
         for noise in (self.given, *self.others.values()):
@@ -136,9 +136,9 @@ class DrawnNoise(NamedTuple):
 
 
 def make_batches(rows: Columns) -> dict[str, Columns]:
-    """Returns batches, keyed by name, whose noise must have the same deviation as that of `rows`.
+    """Returns batches, keyed by name, that must have the same noise deviation as `rows`.
 
-    The batches reveal noise that depends on sizes or features.
+    They reveal noise that depends on sizes or features.
     """
     return {
         QUARTER: examples.take(rows, slice(0, max(1, len(rows[0]) // 4))),
@@ -156,7 +156,7 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     seconds' worth at `seconds` per step. Raises RefusedError if the step fails on the given batch.
     """
     # Each seed adds one degree of freedom per parameter. The goal is 320 in each layer and 20,000 in total,
-    # with 64 to 2,000 seeds (fewer, but at least 12, if these take over 20 seconds).
+    # with 64 to 2,000 seeds, or as few as 12 to save time.
     needed = max(320 / min(probe.sizes), 20_000 / probe.start.size, 64)
     count = seeds or int(max(min(needed, 2000, 20 / seconds), 12))
     # The seeds are consecutive, like step numbers. If the first seed did not depend on the step, a
@@ -164,10 +164,11 @@ def draw_noise(probe: StepProbe, seeds: int | None, seconds: float) -> DrawnNois
     first_seed = zlib.crc32(repr(probe.settings).encode() + probe.start.tobytes()) % 2**30
     end = first_seed + count
 
-    # Parameters with fewer than 32 floating-point numbers per standard deviation are omitted, since the tests
-    # would detect their rounding. The spacing is measured six deviations beyond `base`, because selecting by
-    # drawn values would cut off the noise's tails. If noise is much larger than stated, coarser rounding is
-    # fine: a tenth of the largest difference between two draws is at most about one deviation.
+    # Parameters are omitted if the noise's deviation is below 32 floating-point spacings, since the tests
+    # would detect the rounding. The spacing is measured six standard deviations beyond `base`, because
+    # selecting parameters by their draws would cut off the noise's tails. If noise is much larger than
+    # stated, coarser rounding is fine: a tenth of the largest difference between two draws is at most about
+    # one deviation.
     deviation = probe.settings.deviation
     difference = probe.run(probe.rows, seed=1) - probe.base
     larger_deviation = max(deviation, 0.1 * abs(difference).max())
@@ -298,7 +299,7 @@ def _test_deviations(drawn: DrawnNoise) -> dict[str, float]:
 
 
 def _test_batch(drawn: DrawnNoise, other: StepNoise) -> float:
-    """Tests whether noise on another batch is equally large, with an F-test for each layer (Bonferroni)."""
+    """Tests whether noise on another batch is equally large, with a Bonferroni-corrected F-test per layer."""
     is_noisy = drawn.given.deviations > _MIN_DEVIATION
     variance_ratio = (drawn.given.deviations / other.deviations)[is_noisy] ** 2
     # Rounding may change the ratio of the two deviations by twice the tolerance.
@@ -323,7 +324,7 @@ def _test_independence(name: str, values: Vector) -> dict[str, float]:
 
 
 def _test_copies(noise: Vector) -> float:
-    """Tests whether `noise` (n, p) is correlated between any two parameters, as copies of one draw are.
+    """Tests whether any two parameters have correlated `noise` (n, p), such as copies of one draw.
 
     Copies have the same absolute value for the first seed. Sorts parameters by this value, and tests the
     largest correlation between neighbours over the other seeds, with a Bonferroni correction.
@@ -341,9 +342,9 @@ def _test_lags(layers: list[Vector]) -> float:
     """Tests whether a layer's noise is correlated with any layer's noise for a later seed.
 
     `layers` contains the noise (n, p) of each layer with at least two parameters. A generator seeded with the
-    sum of the seed and the layer's index causes such correlations. Compares up to 500 numbers of a layer with
-    those of layers up to eight places away, for nearly all later seeds. Given a layer's noise, its inner
-    product with independent normal numbers is normal, with its squared norm as the variance.
+    sum of the seed and the layer's index causes such correlations. Compares up to 500 numbers per layer, in
+    layers up to eight places apart, for nearly all pairs of seeds. The inner product of a fixed vector and
+    independent standard normal numbers is normal, and its variance is the vector's squared norm.
     """
     deviates = [0.0]  # in case there are no layers
     noise = [stats.zscore(layer[:, :500]) for layer in layers]
@@ -398,14 +399,14 @@ def compute_two_sided_p_value(distribution: Any, above: Any, below: Any = None) 
 
 
 def find_ties(drawn: DrawnNoise) -> str:
-    """Finds noise that is equal (tied) for different seeds more often than chance and rounding can explain.
+    """Finds ties (equal noise for different seeds) that chance and rounding cannot explain.
 
-    Continuous noise rarely has ties, unlike clamped noise or noise on a grid. If the step rounds or clamps
-    the noisy sum, draws on another batch have the same values, and the noise may be correct.
+    Ties are rare in continuous noise, but not in clamped noise or on a grid. If the step rounds or clamps the
+    noisy sum, draws on another batch have the same values, and the noise may be correct.
 
     Returns:
       AT_ENDS if most ties are at a parameter's smallest and largest values, as in clamped noise; AT_ONE if
-      each parameter has about one tied value, as when noise is sometimes missing; GRID if it has more;
+      each parameter has about one tied value, as happens if noise is sometimes missing; GRID if it has more;
       CLAMPED_SUM if the noisy sum is clamped or set to a constant, such as 0; otherwise NO_TIES.
     """
     columns = drawn.has_noise
@@ -436,7 +437,7 @@ def find_ties(drawn: DrawnNoise) -> str:
 
 
 def _classify_ties(draws: Vector, tolerances: Vector, rates: Vector) -> str:
-    """Returns whether most ties are AT_ENDS, AT_ONE value or on a GRID; NO_TIES if chance could explain them.
+    """Returns whether most ties are AT_ENDS, AT_ONE value or on a GRID; NO_TIES if they may be due to chance.
 
     For p noisy parameters with `draws` (n, p), `tolerances` (p,) are the largest differences between tied
     draws, and `rates` (p,) are the probabilities that two draws tie by chance.
@@ -446,8 +447,8 @@ def _classify_ties(draws: Vector, tolerances: Vector, rates: Vector) -> str:
     at_ends = draws - draws.min(axis=0) <= tolerances, draws.max(axis=0) - draws <= tolerances
     ties_at_ends = np.sum(at_ends) - 2 * size  # k equal draws count as k - 1 ties
     by_chance = rates.sum() * math.comb(seeds, 2)
-    # The probability that a Poisson variable exceeds 3 * mean + 4 is below 1e-4. With clamped noise, most
-    # ties but few draws are at the ends; with two-valued noise, all draws are.
+    # The probability that a Poisson variable exceeds 3 * mean + 4 is below 1e-4. Clamped noise has most
+    # ties, but few draws, at the ends; two-valued noise has all draws there.
     are_many_at_ends = ties_at_ends > max(3 * by_chance + 4, 0.5 * num_ties)
     if are_many_at_ends and ties_at_ends < 0.5 * draws.size:
         return AT_ENDS
@@ -462,18 +463,18 @@ def _classify_ties(draws: Vector, tolerances: Vector, rates: Vector) -> str:
 def _are_ties_shared(
     draws: Vector, others: Vector, tolerances: Vector, rates: Vector, kind: str
 ) -> bool:
-    """Returns True if draws on another batch, `others` (m, p), tie with `draws` (n, p) more than by chance.
+    """Returns True if draws on another batch, `others` (m, p), tie with `draws` (n, p) too often for chance.
 
     If so, the noisy sum is rounded or clamped. `kind` classifies the ties within `draws`. `tolerances` (p,)
     are the largest differences between tied draws, and `rates` (p,) the probabilities of chance ties.
     """
     both = np.concatenate([draws, others])
-    # The other batch adds ties within itself and with `draws`.
+    # The other batch adds ties within `others`, and between `others` and `draws`.
     added = np.count_nonzero(_mark_ties(both, tolerances))
     added -= np.count_nonzero(_mark_ties(draws, tolerances))
     shared = added - np.count_nonzero(_mark_ties(others, tolerances))
-    # k equal draws count as k - 1 ties, so a value in both batches adds one shared tie. A grid has few draws
-    # per value, so many added ties are shared. Otherwise, there are many draws per value but only one shared
+    # k equal draws count as k - 1 ties, so a value in both batches adds one shared tie. On a grid, each value
+    # has few draws, so many added ties are shared. Otherwise, each value has many draws but only one shared
     # tie, so sharing half of the tied values suffices.
     limit = _MAX_SHARED * added
     if kind != GRID:
@@ -489,7 +490,7 @@ def _count_tied_values(draws: Vector, tolerances: Vector) -> int:
 
 
 def _mark_ties(draws: Vector, tolerances: Vector) -> Mask:
-    """Sorts each column of draws (n, p), and returns a mask (n - 1, p) of neighbours that tie."""
+    """Sorts each column of draws (n, p), and returns a mask (n - 1, p) of tied neighbours."""
     return np.diff(np.sort(draws, axis=0), axis=0) <= tolerances
 
 
@@ -497,7 +498,7 @@ def count_repeats(drawn: DrawnNoise) -> int:
     """Returns how many seeds exactly repeat another seed's noise; 0 if this may be due to chance."""
     values = drawn.given.values
     num_changing = values.any(axis=0).sum()
-    # Seeds may agree by chance in fewer than eight 16-bit floats. If no parameter changes, all seeds agree.
+    # In fewer than eight 16-bit floats, seeds may agree by chance. If no parameter changes, all seeds agree.
     if 0 < num_changing < 8:
         return 0
     return len(values) - len(np.unique(values, axis=0))

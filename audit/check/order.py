@@ -50,7 +50,7 @@ class Observation(NamedTuple):
 
 
 def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> OrderTest:
-    """Tests whether examples come in a uniform order, redrawn in every pass.
+    """Tests the order of examples in several passes over a loader.
 
     Reads up to `batches` batches per pass (at least 2) of a data set with `examples` examples. If
     `sizes_vary`, also tests whether each example's batch is random and independent (balls in bins). Raises
@@ -59,7 +59,7 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
     # With `least` passes, an example that is always in the same batch has the p-value examples /
     # batches^(least - 1), at most 1e-6.
     least = 1 + math.ceil(math.log(1e6 * examples) / math.log(batches))
-    # At most 4 million indices and 20,000 batches, to limit memory and time, unless more are needed.
+    # To limit memory and time, read at most 4 million indices and 20,000 batches, unless more are needed.
     affordable = min(4_000_000 // examples, 20_000 // batches, 64)
     count = max(affordable, least, 8)
     passes = [loaders.draw_pass(draw, seed, examples, batches) for seed in range(count)]
@@ -117,10 +117,10 @@ def examine_pairs(
 
 
 def _test_single_batch(steps: Integers, sizes: Integers) -> Observation:
-    """Tests whether an example is in the same batch too often, with a union bound over examples and batches.
+    """Tests whether an example falls into the same batch too often.
 
-    `steps` (passes, examples) are batch indices, or the number of batches for omitted examples. `sizes`
-    (passes, batches) are the sizes of the batches.
+    Uses a union bound over examples and batches. `steps` (passes, examples) are batch indices, or the number
+    of batches for omitted examples. `sizes` (passes, batches) are batch sizes.
     """
     passes, examples = steps.shape
     batches = sizes.shape[1]
@@ -148,7 +148,7 @@ def _test_places(steps: Integers) -> Observation:
 
 
 def _test_sizes(sizes: Integers, examples: int) -> Observation:
-    """Tests whether sizes (passes, batches) vary like those of balls-in-bins batches."""
+    """Tests whether batch sizes (passes, batches) vary as in balls-in-bins sampling."""
     expected = examples / sizes.shape[1]
     law = stats.chi2(sizes.size - len(sizes))  # each pass has a fixed total
     p_value = compute_two_sided_p_value(law, np.sum((sizes - expected) ** 2) / expected)
@@ -156,9 +156,9 @@ def _test_sizes(sizes: Integers, examples: int) -> Observation:
 
 
 def _test_pairs(steps: Integers) -> list[Observation]:
-    """Tests how often examples are in the same batch, for the most frequent pair and for all pairs.
+    """Tests how often two examples share a batch, for the most frequent pair and for all pairs.
 
-    Uses pairs of about 1,500 examples, with batch indices `steps` (passes, examples).
+    Uses the pairs among about 1,500 examples; `steps` (passes, examples) are batch indices.
     """
     passes, examples = steps.shape
     pairs = sum(np.sum(sizes * (sizes - 1)) for sizes in map(np.bincount, steps))
@@ -178,7 +178,8 @@ def _test_all_pairs(together: Integers, rate: float, passes: int) -> Observation
 
     `together` counts the passes in which each pair shares a batch; the probability is `rate`. Let x_i be 1 if
     a pair does so in pass i, otherwise 0. The statistic sums (x_i - rate) (x_j - rate) over all pairs of
-    passes i, j and all pairs of examples, scaled to the mean and deviation of a chi-square distribution.
+    passes i, j and all pairs of examples, scaled to the mean and standard deviation of a chi-square
+    distribution.
     """
     pairs_of_passes = math.comb(passes, 2)
     # For each pair of examples, twice the statistic is the squared sum over passes minus each pass's square,

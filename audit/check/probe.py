@@ -72,8 +72,8 @@ class RefusedError(Exception):
 class StepProbe:
     """A step as a function from a batch and a seed to the parameters after the step.
 
-    The parameters are a float64 vector (p,) of all layers. A layer is a non-empty floating-point array in the
-    user's parameter tree.
+    The parameters of all layers form a float64 vector (p,). A layer is a non-empty floating-point array in
+    the user's parameter tree.
 
     Attributes:
       step: the user's function.
@@ -185,7 +185,7 @@ class StepProbe:
         return np.concatenate(layers)
 
     def with_larger_norm(self) -> "StepProbe | None":
-        """Returns a probe with the clipping norm 100 C, which also scales the noise.
+        """Returns a probe with 100 times the clipping norm, which also scales the noise.
 
         Returns None if the step does not accept the argument `clipping_norm`, or ignores it.
         """
@@ -222,9 +222,9 @@ class StepProbe:
           factor: for example, 0.5 if one example replaces another.
 
         Returns:
-          The movement. Its tolerance is a margin plus the change in the norm when rounding changes the
-          squared norm by six standard deviations. If the difference is not finite, the norm is infinite and
-          the tolerance is 0.
+          The movement. Its tolerance is a margin plus the change in the norm if rounding shifts the squared
+          norm by six standard deviations. If the difference is not finite, the norm is infinite and the
+          tolerance is 0.
         """
         steps = len(added) + len(subtracted)
         vector = factor * (np.sum(added, axis=0) - np.sum(subtracted, axis=0)) / self.settings.unit
@@ -237,8 +237,8 @@ class StepProbe:
         # by the sum of their variances.
         variance = steps * self.compute_rounding(subtracted[0], rows) ** 2 / 12
         norm = float(np.sqrt(max(squares.sum() - variance.sum(), 0)))
-        # The error depends on the true norm: for two steps, the larger of the measured norm and C (1); for an
-        # interaction (four steps), 0, as in a correct step.
+        # The error depends on the true norm: we assume the larger of the measured norm and C (1) for two
+        # steps, and 0 for an interaction (four steps), as in a correct step.
         true_norm = max(norm, 1.0) if steps == 2 else 0.0
         # For |v| = true_norm and independent normal errors e, the variance of |v + e|^2 is largest if v is 0
         # except in the parameter with the largest error.
@@ -252,10 +252,10 @@ class StepProbe:
     def compute_rounding(self, after: Vector, rows: Columns) -> Vector:
         """Returns the effective spacing (p,) to which a step rounds each parameter, in units of eta C / B.
 
-        A step rounds the update several times, and then the parameters. If all roundings are
-        independent, the effective spacing is the root of the sum of squared spacings. Layers that no
-        step moves are not rounded; without noise, neither are unmoved parameters. `after` (p,) are the
-        parameters after a step on the batch `rows`.
+        A step rounds the update several times, and then the parameters. If these roundings are independent,
+        the effective spacing is the square root of the sum of squared spacings. Layers that no step moves are
+        not rounded; without noise, neither are unmoved parameters. `after` (p,) are the parameters after a
+        step on the batch `rows`.
         """
         update = after - self.start
         # A step may return the private gradient instead of the parameters. Layers that are closer to 0 than

@@ -16,7 +16,7 @@ from audit.written import printable, write_json
 PASSED = "passed"
 FAILED = "failed"
 UNTRIED = "could not be tried"
-LEVEL = 0.001  # the family-wise error rate of all statistical tests of a report
+LEVEL = 0.001  # the family-wise error rate of all statistical tests in a report
 _WIDTH = 80  # characters per line
 _INDENT = 35  # the combined width of the columns "check" and "result"
 _LIBRARIES = ("numpy", "jax", "jax_privacy", "torch", "opacus", "tensorflow", "dp_accounting")
@@ -196,7 +196,6 @@ def make_report(
         tests = outcome.p_values
         p_values |= {f"{row}: {test}": tests[test] for test in tests}
         bugs_of_row = [bug for bug in given if bug.check == row]
-        # A check without statistical tests always reports its bugs.
         if rejected[row] or not tests:
             bugs_of_row += outcome.findings
         bugs += bugs_of_row

@@ -45,7 +45,7 @@ def check_step(
     Args:
       step: a function (params, batch, seed) -> params that takes a step of plain SGD, or the first step of
         SGD with momentum. The integer `seed` determines all randomness. For other optimizers, return the
-        private gradient instead of the parameters, with learning_rate=1.
+        private gradient, and set learning_rate=1.
       params: the parameters before the step, as arrays or tensors in dicts, lists or tuples. The step
         receives copies.
       batch: arrays or tensors in the same form as `params`, with one row per example and labels last. The
@@ -125,11 +125,11 @@ def _untried(reason: str, **figures: Any) -> CheckOutcome:
 def _describe_signal(tried: TriedExamples) -> CheckOutcome:
     """Reports whether every trained layer is moved by at least one example.
 
-    A layer that no example moves may be correct, so this is not a finding.
+    An unmoved layer is not necessarily a bug, so it is not a finding.
     """
     names = np.array(tried.probe.layer_names)
     is_trained = tried.probe.is_layer_trained
-    # Layer norms are NaN for steps with NaN or infinity. `fmax` ignores NaN unless all norms are NaN.
+    # Layer norms may be NaN if a step returns NaN or infinity. `fmax` ignores NaN unless all norms are NaN.
     peaks = np.fmax.reduce([movement.layer_norms for movement in tried.described.values()])
     dead = names[is_trained & ~(peaks > 0)]  # includes NaN
     if len(dead):
@@ -146,16 +146,16 @@ def _describe_signal(tried: TriedExamples) -> CheckOutcome:
 
 
 def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
-    """Describes how far examples move the step, in units of eta C / B, and whether clipping limits this."""
+    """Describes how far examples move the result, in units of eta C / B, and whether clipping limits this."""
     norms = {name: movement.norm for name, movement in tried.described.items()}
-    if not tried.violations:  # without a finding, the row passes only if clipping was seen
+    if not tried.violations:  # without a finding, the row passes only if clipping was observed
         if tried.tolerance > MAX_TOLERANCE:
             return _describe_rounding(tried.tolerance)
         if not tried.is_clipping_seen:
             return _untried(
-                f"the largest movement was {tried.max_norm:.2g} C, so clipping was not seen: state a smaller "
-                "clipping norm, use trained parameters, leave frozen layers out of the norm, or put an "
-                "extreme example first in the batch",
+                f"the largest movement was {tried.max_norm:.2g} C, so no clipping was observed: state a "
+                "smaller clipping norm, use trained parameters, leave frozen layers out of the norm, or put "
+                "an extreme example first in the batch",
                 movements=norms,
             )
     text = f"largest observed change {max(norms.values()):.4g} eta C / B (tolerance {tried.tolerance:.2g})"
@@ -224,7 +224,7 @@ def _describe_deviations(m: Measured) -> CheckOutcome:
     )
     # Rounding may hide missing noise in these layers, so the row cannot pass.
     hidden = np.flatnonzero(m.probe.is_layer_trained & (given.freedom == 0))
-    # The row also cannot pass if some parameters depend on neither the batch nor the seed.
+    # Nor can it pass if some parameters depend on neither the batch nor the seed.
     still = np.flatnonzero(given.still)
     is_hidden = not freedom or len(hidden) > 0
     if is_hidden:

@@ -56,7 +56,7 @@ class TorchStep:
         self._optimizer = optimizer
         self._train_batch = train_batch
         self._optimizer_state = copy.deepcopy(optimizer.state_dict())
-        # Schedulers change numbers, such as Opacus's noise multiplier, that are not in the state.
+        # Schedulers change numbers that are not in the state, such as Opacus's noise multiplier.
         numbers = vars(optimizer).items()
         self._numbers = {name: value for name, value in numbers if isinstance(value, int | float)}
         self._untrained = {name: value.clone() for name, value in self._list_untrained()}
@@ -124,7 +124,7 @@ class TorchStep:
         return {name: copy.deepcopy(parameter.grad) for name, parameter in self._trained.items()}
 
     def _list_untrained(self) -> list[tuple[str, Any]]:
-        """Returns the buffers and the frozen parameters, with their names."""
+        """Returns the names and values of the buffers and the frozen parameters."""
         values = [*self._model.named_buffers(), *self._model.named_parameters()]
         return [(name, value) for name, value in values if name not in self._trained]
 
@@ -148,7 +148,7 @@ class TorchStep:
                     self.changed_buffers.add(name)
 
     def _restore(self, params: Any) -> None:
-        """Sets the parameters to `params`, keyed by name, and all other state to that at construction."""
+        """Sets the parameters to `params`, keyed by name, and restores other state saved at construction."""
         torch = sys.modules["torch"]
         with torch.no_grad():
             # `load_state_dict` would list tied parameters twice.

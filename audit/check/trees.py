@@ -35,7 +35,7 @@ def map_tree(tree: Any, function: Callable[[str, Any], Any], name: str, path: st
     if tree is None:
         return None
     if hasattr(tree, "dtype") and hasattr(tree, "shape"):
-        # A tree that is a single array has no path, but needs a name.
+        # A single array has no path, but needs a name.
         return function(path or "parameters", tree)
     if isinstance(tree, dict):
         mapped = copy.copy(tree)  # keeps the default of a defaultdict
