@@ -301,7 +301,7 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
     if parts == 1 and abs(1 / length - rate) < close:
         why = f" It is 1 / {length} = {1 / length:.4g}, one over the loader's length."
     elif parts > 1 and abs(stated / parts - rate) < close:
-        why = f" It is the stated rate divided by {parts}, as if split among {parts} workers or microbatches."
+        why = f" It is the stated rate divided by {parts}, as for one of {parts} workers or microbatches."
     finding = CheckFinding(
         "batch size",
         ANOTHER_RATE,
@@ -325,7 +325,7 @@ def _test_sizes(drawn: _DrawnBatches) -> CheckOutcome:
     none_larger = law.cdf(sizes.max()) ** len(sizes)
     none_smaller = law.sf(sizes.min() - 1) ** len(sizes)
     cut_p_value = 2 * min(none_larger, none_smaller)
-    name = "sizes that do not vary like those of Poisson batches"
+    name = "sizes that do not vary like Poisson batches"
     meaning = "The accountant assumes Poisson batches."
     fix = _DRAW_EACH
     if cut_p_value < LEVEL:
@@ -379,7 +379,7 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
     batches = len(members)
     unequal = CheckFinding(
         "every example",
-        "examples that are not drawn equally often",
+        "examples that are drawn unequally often",
         "The accountant assumes Poisson batches.",
         _DRAW_EACH,
     )

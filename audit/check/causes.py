@@ -90,7 +90,7 @@ FACTORS: dict[str, dict[str, tuple[str, float]]] = {
     },
     "movements and noise": {
         **_ANY_SIZE,
-        "C sqrt({k}) for {k} layers, each clipped to C": ("layers", 0.5),
+        "C sqrt({k}) of {k} layers, each clipped to C": ("layers", 0.5),
         "divided by {k} accumulated batches or workers again": ("k", -1),
         "a loss scale of {k:,} that is not divided out": ("scale", 1),
     },
@@ -101,7 +101,7 @@ FACTORS: dict[str, dict[str, tuple[str, float]]] = {
         "sigma is squared: a variance mistaken for a deviation": ("noise_multiplier", 1),
         "sigma is left out": ("noise_multiplier", -1),
         "the root of sigma C: a deviation mistaken for a variance": ("sigma C", -0.5),
-        "scaled by C sqrt({k}) for {k} layers, each clipped to C": ("layers", 0.5),
+        "made for C sqrt({k}), of {k} layers each clipped to C": ("layers", 0.5),
         "noise added {k} times, by accumulated batches or workers": ("k", 0.5),
         "C is applied twice": ("clipping_norm", 1),
         "the learning rate is applied twice": ("learning_rate", 1),
@@ -325,7 +325,7 @@ def _fit_deviation(m: Measured) -> tuple[Any, str, Any] | None:
     else:  # layers differ, so no common factor explains them
         deviation = low
     if not m.tried.is_clipping_seen:
-        fits.append("the whole step has a different size than stated: no clipping was observed")
+        fits.append("the whole step has a different size than stated: clipping was not seen")
     text = (
         f"{low:.3g} to {deviations.max():.3g} times eta sigma C / B in {m.name_layers(layers)}. Possible "
         f"explanation: {'; or '.join(fits) or 'none known'}."
@@ -428,7 +428,7 @@ _CLIPPING: list[tuple[str, Callable[[Measured], Any], str]] = [
 CAUSES = [
     Cause(
         "replay",
-        "unseeded noise",
+        "noise that does not follow the seed",
         lambda m: not m.replays and m.replays_like_noise,
         "Two calls with the same seed differ by as much as two draws of the noise.",
         "draw the noise from {m.phrases.generator}; until then, only the noise can be checked",
@@ -525,7 +525,7 @@ CAUSES = [
     ),
     Cause(
         "independence",
-        "noise of consecutive steps is correlated",
+        "noise of consecutive steps is related",
         lambda m: m.rejected["independence"],
         "Some sums or differences of steps have less noise than the accountant assumes.",
         "create the generator once, or fold the step number into the key",

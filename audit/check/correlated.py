@@ -97,7 +97,8 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
         "size",
         strongest,
         "The size is measured after undoing the strategy.",
-        "compare eta, sigma, C and B with the code; S is used as given, not scaled to columns of norm 1",
+        "compare eta, sigma, C and B with the code; S is used as given, "
+        "without scaling its columns to norm 1",
     )
     # Undoing the wrong strategy also changes the size, and missing or copied noise changes both statistics.
     size_findings = [wrong_size] if p_independent > LEVEL else []

@@ -15,8 +15,8 @@ MAX_BATCHES = 100_000  # in a pass that `claim` reads to the end
 Draw = Callable[[int], Any]
 Indices = range  # each example is its index; for torch and Opacus loaders
 _NO_INDICES = (
-    "`draw` returned batches that are not vectors of indices, such as columns, masks, dictionaries or ragged "
-    "rows: build the loader over range(n) instead of the data to get indices"
+    "`draw` gave batches that are not vectors of indices, such as columns, masks, dictionaries or ragged "
+    "rows: build the loader on range(n) instead of the data to get indices"
 )
 
 
@@ -82,7 +82,7 @@ def join_batches(draw: Draw, count: int) -> Draw:
 
 
 def _is_single(given: Any) -> bool:
-    """Returns True if `draw` returned a single batch of indices instead of a pass."""
+    """Returns True if `draw` gave a single batch of indices instead of a pass."""
     if not hasattr(given, "__getitem__"):  # an iterator over batches
         return False
     if not len(given):
@@ -123,14 +123,12 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
     Raises InputError if `draw` fails, or does not return indices from 0 to `examples` - 1.
     """
     drawn = call_user(lambda: _read_batches(draw(seed), most), f" with seed {seed}")
-    require(
-        drawn.batches, f"`draw` returned no batches with seed {seed}: return batches of indices"
-    )
+    require(drawn.batches, f"`draw` gave no batches with seed {seed}: return batches of indices")
     indices = np.concatenate(drawn.batches)
     is_inside = (indices >= 0) & (indices < examples)
     require(
         is_inside.all(),
-        f"`draw` returned indices outside the data set: give 0 to {examples - 1}, without padding",
+        f"`draw` gave indices outside the data set: give 0 to {examples - 1}, without padding",
     )
     return drawn
 
@@ -138,14 +136,14 @@ def draw_pass(draw: Draw, seed: int, examples: int, most: int) -> DrawnPass:
 def _read_batches(given: Any, most: int) -> DrawnPass:
     """Reads up to `most` batches from the pass `given`; raises InputError unless batches contain indices."""
     if not isinstance(given, Iterable):  # `require` would call `shown`, which is slow for a pass
-        raise InputError(f"`draw` returned {shown(given)}: return batches of indices")
+        raise InputError(f"`draw` gave {shown(given)}: return batches of indices")
     remaining = iter(given)
     batches = list(map(_to_array, itertools.islice(remaining, most)))
     for batch in batches:
         # A batch without examples may be an empty list, which NumPy converts to floats.
         is_index = batch.dtype.kind in "iu" or not batch.size
         require(is_index and batch.ndim < 2, _NO_INDICES)
-        require(batch.ndim, "`draw` returned a single batch: return the batches of a whole pass")
+        require(batch.ndim, "`draw` gave a single batch: return the batches of a whole pass")
     is_whole = next(remaining, None) is None
     return DrawnPass([batch.astype(np.int64) for batch in batches], is_whole)
 

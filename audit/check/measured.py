@@ -36,7 +36,7 @@ class Phrases(NamedTuple):
 
 _NUMPY = Phrases(
     gradient="return the private gradient, the clipped and noisy mean, with learning_rate=1",
-    clip="with one np.linalg.norm per example",
+    clip="with one np.linalg.norm over each example's whole gradient",
     generator="np.random.default_rng(seed)",
 )
 _PHRASES = {

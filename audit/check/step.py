@@ -153,7 +153,7 @@ def _describe_sensitivity(tried: TriedExamples) -> CheckOutcome:
             return _describe_rounding(tried.tolerance)
         if not tried.is_clipping_seen:
             return _untried(
-                f"the largest movement was {tried.max_norm:.2g} C, so no clipping was observed: state a "
+                f"the largest movement was {tried.max_norm:.2g} C, so clipping was not seen: state a "
                 "smaller clipping norm, use trained parameters, leave frozen layers out of the norm, or put "
                 "an extreme example first in the batch",
                 movements=norms,

@@ -9,7 +9,7 @@ GRID = "noise on a grid, added to a sum that is not"
 ADAM = "this looks like Adam"
 DROPOUT = "is dropout on?"
 NOT_NORMAL = "noise that is not normal"
-NOT_SEEN = "no clipping was observed"
+NOT_SEEN = "clipping was not seen"
 NORM = "left out of the clipping norm"
 SEVERAL_SEEDS = "the same noise for several seeds"
 EVERY_SEED = "the same noise for every seed"
@@ -56,7 +56,7 @@ NUMPY = [
 TORCH_FUNC = [
     ("noise in float16", "generator=generator)\n", "generator=generator).half().float()\n", GRID),
     ("a layer's seed is the next step's", "generator=generator)\n",
-     "generator=torch.Generator().manual_seed(seed + list(gradients).index(name)))\n", "noise of consecutive steps is correlated"),
+     "generator=torch.Generator().manual_seed(seed + list(gradients).index(name)))\n", "noise of consecutive steps is related"),
     ("two rows share noise", "        total =", "        noise[1] = noise[0]\n        total =", "noise shared by several parameters"),
     ("clipping starts at 1.3 C", "(1.5 / norms).clamp(max=1)", "torch.where(norms > 1.3 * 1.5, 1.5 / norms, 1.0)", MISSED),
     ("noise in bfloat16", "generator=generator)\n", "generator=generator).bfloat16().float()\n", GRID),

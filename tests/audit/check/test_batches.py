@@ -41,7 +41,7 @@ WRONG = {
     "cyclic Poisson": (
         draw_cyclic_poisson,
         RATE,
-        "drawn equally often|neighbours are drawn together|vary",
+        "unequally often|neighbours are drawn together|vary",
     ),
     "same each seventh call": (
         lambda seed: draw_poisson(seed % 7),
@@ -53,7 +53,7 @@ WRONG = {
     "filled": (fill_up, RATE, "No batch has fewer than 25 examples"),
     "together": (take_two_together, RATE, "Examples 7 and 300 are drawn together"),
     "neighbours": (take_neighbours, RATE, "are drawn together"),
-    "some never": (never_take_a_tenth, RATE, "drawn equally often"),
+    "some never": (never_take_a_tenth, RATE, "unequally often"),
     "empty skipped": (skip_empty_batches, 0.005, "No batch has fewer than 1 examples"),
     "rate 3% off": (
         lambda seed: draw_poisson(seed, rate=1.03 * RATE),
@@ -68,7 +68,7 @@ WRONG = {
     "of a worker": (
         lambda seed: draw_poisson(seed, rate=RATE / 4),
         RATE,
-        "the stated rate divided by 4, as if split among 4 workers",
+        "the stated rate divided by 4, as for one of 4 workers",
     ),
 }
 
@@ -195,7 +195,7 @@ class TestLoaders:
         loader = self.make_loader(batch_size=15, sampler=sampler)
         text = explain(self.check(loader))
         assert (
-            "the stated rate divided by 2, as if split among 2 workers" in text
+            "the stated rate divided by 2, as for one of 2 workers" in text
             and "shuffled batches" in text
         )
 
@@ -232,10 +232,10 @@ class TestLoaders:
         ("loader", "says"),
         [
             (iter([[1, 2]]), "can be iterated only once"),
-            (lambda seed: 5, "`draw` returned 5: return batches of indices"),
+            (lambda seed: 5, "`draw` gave 5: return batches of indices"),
             (lambda seed: 1 / 0, "`draw` failed with seed 0: ZeroDivisionError"),
             (lambda seed: [[0.5, 1.5]], "not vectors of indices"),
-            (lambda seed: [{"x": [1]}], "build the loader over range"),
+            (lambda seed: [{"x": [1]}], "build the loader on range"),
             (lambda seed: [[1, SIZE]], "indices outside the data set: give 0 to 599"),
             (lambda seed: [[[1], [1, 2]]], "not vectors of indices"),
             (lambda seed: [(np.zeros((2, 3)), np.zeros(2))], "not vectors of indices"),

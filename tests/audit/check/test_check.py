@@ -350,7 +350,7 @@ def test_each_layer_clipped_by_itself_with_noise_for_all_is_a_step_of_another_si
     assert [finding.name for finding in report.findings] == [
         "a step of a different size than stated"
     ]
-    assert "C sqrt(2) for 2 layers, each clipped to C" in flatten(report)
+    assert "C sqrt(2) of 2 layers, each clipped to C" in flatten(report)
 
 
 def test_a_step_that_ends_the_program_is_refused():

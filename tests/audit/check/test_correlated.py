@@ -83,7 +83,7 @@ def test_a_strategy_as_a_matrix_gives_the_same_verdicts():
 
 def test_columns_that_were_scaled_to_norm_1_are_named():
     (finding,) = check(draw() / NORM).findings
-    assert finding.check == "size" and "not scaled to columns of norm 1" in finding.fix
+    assert finding.check == "size" and "without scaling its columns to norm 1" in finding.fix
 
 
 @pytest.mark.slow
