@@ -80,7 +80,7 @@ def test_a_mask_of_floats_is_not_scaled(mask):
 
 @pytest.mark.parametrize("offset", [1, 100])
 def test_a_layer_that_repeats_the_noise_of_a_later_step_is_found(offset):
-    assert "noise of consecutive steps is correlated" in check(offset=offset).verdict
+    assert "noise of consecutive steps is related" in check(offset=offset).verdict
 
 
 def test_noise_for_each_part_of_a_batch_is_not_called_missing_clipping():
