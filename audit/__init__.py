@@ -102,7 +102,7 @@ __all__ = [
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Imports and returns the object with a public name; raises AttributeError for other names."""
+        """Imports and returns a public object by name; raises AttributeError for other names."""
         if name not in _DEFINING_MODULES:
             raise AttributeError(f"module 'audit' has no attribute {name!r}")
         module = importlib.import_module(_DEFINING_MODULES[name])

@@ -105,7 +105,7 @@ def audit(
       delta, confidence: as in `bounds`.
       data: a local data file or prepared TFDS folder; by default, the data are downloaded.
       settings: other flags of the command `audit`. For example, insertions=50 and k=5 insert the canary 50
-        times, every five steps. `adversary` is a name, such as "gc_r", or an
+        times, once every five steps. `adversary` is a name, such as "gc_r", or an
         `audit.adversaries.base.Adversary`.
 
         vary={"k": [1, 5], "seed": [0, 1, 2]} audits all combinations of these values.
@@ -131,8 +131,7 @@ def audit(
 def _request_task(model: str, fields: dict[str, Any], runs: int, level: Level) -> "Request":
     """Returns the request to audit one of the repository's models.
 
-    `fields` contains the other arguments of `audit`, and is modified in place. Rehearsals are runs
-    that measure Lipschitz constants.
+    `fields` contains the other arguments of `audit`, and is modified in place.
     """
     # These modules load JAX.
     from audit.adversaries.base import Adversary
@@ -309,7 +308,7 @@ def _audit_one(
     """Runs an audit, writes its conclusion to a folder in `out`, and returns the result.
 
     Matrix products use full float32 precision; on some devices, JAX's default is lower. `fields` is the
-    setting. `make_request` maps `fields`, `runs` and the level to the request for the audit.
+    setting. For `make_request`, see `_audit_each`.
     """
     import jax
 

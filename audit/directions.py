@@ -14,8 +14,8 @@ not depend on the canaries (Errata O9 of experiments/one_shot/README.md):
 
 Include every run you started, in start order, with a row of NaN for each failed run. The drift is the change
 theta_T - theta_0 in a rehearsal, a run without noise or canaries. Any other drift that does not depend on the
-directions, such as 0, is valid but may lower the cosines. If count exceeds 1% of dimension, the number of
-trained parameters, pass leave_one_out=True to directions.cosines and audit.cosines.
+directions, such as 0, is valid but may lower the cosines. If count exceeds 1% of dimension (the number of
+trained parameters), pass leave_one_out=True to directions.cosines and audit.cosines.
 
 Directions are reproducible within one version of NumPy. Use the seed only for canaries, and a different seed
 for noise and batches.
@@ -43,7 +43,7 @@ MAX_DIMENSION = 10**10  # 80 GB per canary
 MAX_COUNT = 20_000  # 3 GB for the Gram matrix
 _BLOCK = 1 << 13  # coordinates of each canary in memory
 
-# Blocks of a matrix's columns, (count, n), each with a vector's entries for these columns.
+# Pairs of n adjacent columns of a matrix, (count, n), and the matching entries of a vector, (n,).
 _Blocks = Iterable[tuple[Array, Array]]
 
 
@@ -91,7 +91,7 @@ def cosines(
         cosine: theta_0 - theta_T + drift if steps subtract gradients, otherwise theta_T - theta_0 - drift.
         The drift is theta_T - theta_0 in a run without noise or canaries.
       seed, run, count: as in `canaries`.
-      leave_one_out: True to project the other directions out of the displacement before each cosine
+      leave_one_out: True to project the other directions out of the displacement before computing each cosine
         (`audit.evidence.leave_one_out`). `count` must be less than the dimension.
 
     Raises:

@@ -15,7 +15,7 @@ def require(condition: object, message: str) -> None:
         raise InputError(message)
 
 
-# Float32 and the conversions to epsilon support noise multipliers of 0 and in this range.
+# Float32 and the conversions to epsilon support noise multipliers of 0, or from MIN_NOISE to MAX_NOISE.
 MIN_NOISE = 1e-6
 MAX_NOISE = 1e9
 FIRST = "first"  # names for steps of a period
@@ -37,7 +37,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def require_type(name: str, value: object, kind: type) -> None:
-    """Raises InputError, with `name` in the message, unless the value has the required type.
+    """Raises an InputError about `name` unless the value has the required type.
 
     An int is a valid float. A bool is not a valid int or float.
     """
@@ -58,7 +58,7 @@ def plain(value: Any) -> Any:
 def number(name: str, value: Any, kind: type[N]) -> N:
     """Converts a Python, NumPy or JAX scalar to a Python number of type `kind` (int or float).
 
-    An int may become a float. Raises InputError, with `name` in the message, for other types.
+    An int may become a float. Raises an InputError about `name` for other types.
     """
     python_value = plain(value)
     require_type(name, python_value, kind)
@@ -66,9 +66,9 @@ def number(name: str, value: Any, kind: type[N]) -> N:
 
 
 def whole_number(name: str, value: Any, least: int, most: int) -> int:
-    """Returns a user's whole number as an int.
+    """Returns `value`, a whole number from `least` to `most`, as an int.
 
-    Raises InputError, with `name` in the message, unless `value` is a whole number from `least` to `most`.
+    Raises an InputError about `name` for other values.
     """
     checked = number(name, value, int)
     require(least <= checked <= most, f"`{name}={checked}`: give {least} to {most:,}")
@@ -78,7 +78,7 @@ def whole_number(name: str, value: Any, least: int, most: int) -> int:
 def path(name: str, value: Any) -> Path:
     """Returns a string or path as a Path.
 
-    Raises InputError, mentioning `name`, for other types, empty paths and paths with null characters.
+    Raises an InputError about `name` for other types, empty paths and paths with null characters.
     """
     is_path = isinstance(value, str | os.PathLike) and str(value) and "\0" not in str(value)
     require(is_path, f"`{name}` must be a path, got {shown(value)}")
@@ -98,7 +98,7 @@ def insert_step(insert: str | int, k: int) -> int:
             step = 1
         elif insert == LAST:
             step = k
-        # Flags pass digits as text. Numbers of 20 digits exceed any period, and `int` may reject longer ones.
+        # Flags pass digits as text. 20-digit numbers exceed any period, and `int` may reject longer ones.
         elif insert.isdecimal() and len(insert) < 20:
             step = int(insert)
     require(

@@ -33,7 +33,7 @@ from audit.errors import number, require
 class _InsertingOptimizer(DPOptimizer):
     """The base class of optimizers that insert canaries into Opacus's sum of clipped gradients.
 
-    Raises InputError for optimizers that clip gradients part by part or use several processes.
+    Raises InputError for optimizers that clip each layer separately or use several processes.
     """
 
     def __new__(cls, optimizer: DPOptimizer, *args: Any, **kwargs: Any) -> Self:
@@ -52,7 +52,7 @@ class _InsertingOptimizer(DPOptimizer):
 
 
 class CanaryOptimizer(_InsertingOptimizer):
-    """An Opacus optimizer that inserts a canary into the sum of clipped gradients, then adds noise as usual.
+    """An Opacus optimizer that inserts a canary into the sum of clipped gradients before adding noise.
 
     The canary is an additional gradient: the clipping norm C in the first entry of the first parameter, and 0
     elsewhere. The canary is inserted once per step, even if a step has several physical batches.
@@ -74,7 +74,7 @@ class CanaryOptimizer(_InsertingOptimizer):
         sampling_rate: float = 1.0,
         seed: int | None = None,
     ) -> None:
-        """Shares the attributes of `optimizer`; see the class for the arguments."""
+        """Shares the attributes of `optimizer`."""
         super().__init__(optimizer)
         rate = number("sampling_rate", sampling_rate, float)
         require(0 < rate <= 1, f"`sampling_rate` must be above 0 and at most 1, got {rate:g}")
@@ -108,7 +108,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
 
     Each direction is an additional gradient over all chosen parameters, scaled to the clipping norm C. All
     directions are inserted once per step, even if a step has several physical batches. With several
-    data-parallel workers, use this optimizer in exactly one.
+    data-parallel workers, exactly one must use this optimizer.
 
     Args:
       optimizer: a `DPOptimizer` with flat or ghost clipping, as returned by `PrivacyEngine.make_private`.
@@ -116,8 +116,8 @@ class DirectionsOptimizer(_InsertingOptimizer):
       run: the run's index; each run has its own directions.
       count: the number of directions.
       present: True to insert them; False for a rehearsal, which must also run without noise.
-      parameters: the parameters that the directions span, chosen before training; by default all that the
-        optimizer trains. In a large model, using a single tensor is faster and loses no power.
+      parameters: the parameters that the directions span, chosen before training; by default, all trained
+        parameters. In a large model, using a single tensor is faster and loses no power.
 
     Raises:
       InputError: the class of the optimizer is not supported, a parameter cannot be used, or a number is out
@@ -133,7 +133,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         present: bool = True,
         parameters: Iterable[Tensor] | None = None,
     ) -> None:
-        """Shares the attributes of `optimizer`, and draws the directions; see the class."""
+        """Shares the attributes of `optimizer`, and draws the directions."""
         super().__init__(optimizer)
         self._chosen = list(self.params if parameters is None else parameters)
         _require_trained(self._chosen, self.params)
@@ -167,7 +167,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         loss: float | None = super().step(closure)
         # Opacus skips steps between the physical batches of a logical batch.
         is_complete = not self._is_last_step_skipped
-        # We check once, and not in a rehearsal, which inserts no canaries.
+        # We check only once, and not in a rehearsal, because it inserts no directions.
         if self._inserts and learns and is_complete and not self._is_moved:
             moves = self._split(torch.from_numpy(self._read_parameters() - self._theta_0))
             unmoved = [str(index) for index, move in enumerate(moves) if not move.any()]
@@ -183,8 +183,8 @@ class DirectionsOptimizer(_InsertingOptimizer):
         """Returns the chosen parameters (dimension,) minus their initial values.
 
         Raises:
-          InputError: a rehearsal (a run without directions) has noise. Subtracting its movement from that of
-            a run with the same noise would remove the noise.
+          InputError: a rehearsal (a run without directions) has noise. If a run has the same noise, the
+            difference between the two movements contains none.
         """
         noise = self.noise_multiplier
         is_rehearsal = not self._inserts
@@ -201,10 +201,10 @@ class DirectionsOptimizer(_InsertingOptimizer):
         Inserting a direction increases its cosine.
 
         Args:
-          drift: (dimension,) the `movement` of a rehearsal, a run without noise or directions. Without a
-            drift, cosines are smaller.
-          leave_one_out: True to project the other directions out of the displacement before each cosine. If
-            `count` exceeds 1% of the dimension, use True here and in `audit.cosines`.
+          drift: (dimension,) the `movement` of a rehearsal, a run without noise or directions. The default
+            gives smaller cosines.
+          leave_one_out: True to project the other directions out of the displacement before computing each
+            cosine. If `count` exceeds 1% of the dimension, use True here and in `audit.cosines`.
 
         Raises:
           InputError: no parameter has moved, parameters are not finite, or there are too many directions for
@@ -229,7 +229,7 @@ def _require_trained(chosen: list[Tensor], trained: list[Tensor]) -> None:
     """Raises InputError unless the chosen parameters are trained, distinct, and float32 or float64."""
     fix = "choose parameters that the optimizer trains"
     require(chosen, f"`parameters` is empty: {fix}")
-    # `==` compares tensors entry by entry, so we compare object identities.
+    # `==` compares tensors entry by entry, so we compare their ids.
     remaining = {id(parameter) for parameter in trained}
     for index, parameter in enumerate(chosen):
         problem = f"parameter {index} of `parameters`"

@@ -49,7 +49,7 @@ class OwnModel(NamedTuple):
       model: the model, over a flat vector of parameters.
       dataset: the data.
       name: the default name in reports.
-      fingerprint: the SHA-256, in hex, of the compiled functions, which identifies the model in the store.
+      fingerprint: the hex SHA-256 of the compiled functions, which identifies the model in the store.
       defaults: the default settings, by name.
     """
 
@@ -72,8 +72,8 @@ class _Fingerprinted:
 def _share(computed: _Fingerprinted) -> Any:
     """Returns the functions of the first call with the same hash, so JAX does not compile them again.
 
-    The cache uses `==`, which compares only hashes. JAX looks up compiled programs by function identity, and
-    rerunning a notebook cell defines equal but distinct functions.
+    JAX looks up compiled programs by function identity, and rerunning a notebook cell defines equal but
+    distinct functions.
     """
     return computed.functions
 
@@ -121,7 +121,7 @@ def wrap_loss(
     The arguments are those of `audit.audit_loss`.
 
     Raises:
-      InputError: the loss does not fit params or data, or DP-SGD cannot train it.
+      InputError: the loss does not fit params or data, or DP-SGD cannot train params.
     """
     dataset = _dataset(features, labels)
     leaves = jax.tree.leaves(params)
@@ -136,7 +136,7 @@ def wrap_loss(
     flat_params, unravel = ravel_pytree(float32_params)
     theta_0 = np.asarray(flat_params)
 
-    # Renaming this function changes models' hashes and stores, because compiled programs contain its name.
+    # Renaming this function changes hashes and orphans stored runs: compiled programs contain its name.
     def flat_loss(theta: Array, labelled: tuple[Array, Array]) -> Array:
         """Returns the loss at a flat vector of parameters."""
         return loss(unravel(theta), labelled)
@@ -196,9 +196,8 @@ def make_request(own: OwnModel, fields: dict[str, Any], runs: int, level: Level)
     """Returns the request to audit a custom model.
 
     `fields` maps names to settings, and is modified in place. `model` is the model's name in reports.
-    `adversary` is a name or an `Adversary`, which determines `canaries`. `lipschitz` contains Lipschitz
-    constants for an upper bound; if it is "measured", the audit measures them in `rehearsals` runs
-    (`_Training.plan_constants`).
+    `adversary` is a name, or an `Adversary` that also determines `canaries`. `lipschitz` and `rehearsals` are
+    passed to `_Training.plan_constants`.
 
     Raises:
       InputError: a setting is invalid or does not fit the model or the data.
@@ -306,7 +305,7 @@ class _Training:
 def _reuse_measured_constants(store: Store) -> Steps | None:
     """Returns the Lipschitz constants that an earlier audit measured, or None.
 
-    Deletes constants that a user guaranteed for an earlier audit, because they may be wrong for this audit.
+    Deletes constants that a user guaranteed for an earlier audit, because they may not hold for this one.
     """
     measured = lipschitz.find_measured(store, rehearsals=0)
     if measured is None:
@@ -352,16 +351,16 @@ def _find_strategy(model: Model, dataset: Dataset) -> str:
         except (TypeError, ValueError, IndexError, FlaxError) as error:
             reason = " ".join(str(error).split())
     print(
-        f"computing a gradient per example, ten to a hundred times slower: {reason}",
+        f"computing a gradient per example, which is 10 to 100 times slower: {reason}",
         file=sys.stderr,
     )
     return "per_example"
 
 
 def _prepare_adversary(adversary: Adversary, parameters: int) -> tuple[OwnAdversary, Adversary]:
-    """Returns the fields of a custom adversary for the setting, and the adversary to compile.
+    """Returns a custom adversary as a field of the setting, and the adversary to compile.
 
-    The fields are a name and the hash of the compiled functions, which identifies stored runs. Adversaries
+    The field has a name and the hash of the compiled functions, which identifies stored runs. Adversaries
     with the same hash share functions, which are compiled only once.
     """
     # The label is the name of the function that encloses `init`: "constant_direction" in
@@ -389,8 +388,7 @@ def _fingerprint_adversary(adversary: Adversary, parameters: int) -> str:
     """Returns a hash that identifies an adversary's stored runs. It changes if the scores change.
 
     The hash covers the functions, compiled for `parameters` parameters, and the fields `crafts_constant` and
-    `null`. The caller must pass new function objects, because JAX reuses old traces even if outside variables
-    have changed.
+    `null`. The caller must pass new function objects.
     """
     _find_shapes(adversary, parameters)  # raises InputError for wrong shapes
 
@@ -421,7 +419,7 @@ def _find_shapes(adversary: Adversary, parameters: int) -> Shapes:
 
 
 def _fingerprint(calls: Sequence[tuple[Callable[..., Any], Any]], *facts: str) -> str:
-    """Returns the SHA-256, in hex, of compiled functions and the strings `facts`.
+    """Returns the hex SHA-256 of compiled functions and the strings `facts`.
 
     `calls` lists the functions with the shapes and types of their arguments. We lower the functions for CPUs,
     so the hash is the same on all machines.
@@ -434,7 +432,7 @@ def _fingerprint(calls: Sequence[tuple[Callable[..., Any], Any]], *facts: str) -
 
 
 def _why_adversary_uncovered(adversary: Adversary, parameters: int) -> str:
-    """Returns why the hidden-state bound does not cover a custom adversary; "" if it does."""
+    """Explains why the hidden-state bound does not cover a custom adversary; returns "" if it does."""
     if adversary.observer is not None:
         return "this adversary sees every model"
     # The other canaries are part of the step and change its Lipschitz constant if their gradients depend on

@@ -73,7 +73,7 @@ class Level(NamedTuple):
     confidence: float = 0.95
 
     def __str__(self) -> str:
-        """Returns the level in words, with all digits: "delta 1e-05, confidence 0.95"."""
+        """Returns the level as text, with all digits: "delta 1e-05, confidence 0.95"."""
         return f"delta {show_level(self.delta)}, confidence {show_level(self.confidence)}"
 
 

@@ -1,4 +1,4 @@
-"""Settings of the manual, which `./run.sh docs` builds with Sphinx.
+"""Sphinx settings for the manual, built by `./run.sh docs`.
 
 The source folder is the root of the repository, so links work both in the manual and in the repository.
 """

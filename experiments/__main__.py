@@ -49,7 +49,7 @@ def main() -> None:
         sys.exit(dispatch.report_error(message))
 
 
-# `./run.sh help` shows the first docstring line of each tool in _TOOLS.
+# `./run.sh help` shows the first line of each tool's docstring.
 def _python(arguments: Sequence[str]) -> int:
     """Run your script: ./run.sh python mine.py
 
@@ -115,7 +115,7 @@ def _ray(arguments: Sequence[str]) -> int:
     # Unless the user sets these variables, Ray sends no statistics and keeps its workers' priority.
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"} | os.environ
     if arguments[:1] == ["start"]:
-        # Ray's log monitor would keep running after a node loses its cluster.
+        # Ray's log monitor would keep running after a node loses contact with its cluster.
         arguments = ["start", "--include-log-monitor=False", *arguments[1:]]
     return _run_module("ray.scripts.scripts", *arguments)
 

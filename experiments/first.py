@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def _print_title(text: str) -> None:
-    """Prints an audit's title, except with --json."""
+    """Prints an audit's title unless --json is given."""
     if not FLAGS.json:
         print(text, flush=True)
 

@@ -88,7 +88,7 @@ def _make_lazily(name: str, **fixed: Any) -> MakeModel:
     """Returns a function that maps an example's shape to the model, which it makes only once per shape.
 
     `name` is "module:function" within `models`. We import the module on the first call, because it starts
-    JAX. The named function gets the keyword arguments `fixed`, and a vector's length as `n_features`.
+    JAX. The named function receives `fixed` and, if examples are vectors, their length as `n_features`.
     """
 
     @cache

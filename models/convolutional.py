@@ -46,7 +46,7 @@ class ConvNet(nn.Module):
 
 
 def _make(module: nn.Module) -> Model:
-    """Turns a network for CIFAR-10 images, uint8 (32, 32, 3), into a model with softmax cross entropy."""
+    """Converts a network for uint8 images (32, 32, 3) to a model with softmax cross-entropy loss."""
     return flat_model(module, jnp.zeros((32, 32, 3), jnp.uint8), cross_entropy)
 
 

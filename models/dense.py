@@ -74,7 +74,7 @@ def fcnn(n_features: int = 8, activation: str = "relu") -> Model:
     """Makes the network for California Housing: 8 -> 6 -> 2, 68 parameters, LeCun normal kernels.
 
     The label is binary. The paper's parameter count implies two logits (Errata H9). `activation` names a
-    function in flax.linen, such as relu, or tanh or gelu for a smooth network.
+    function in flax.linen; tanh and gelu make the network smooth.
     """
     return _make(FCNN(activation=getattr(nn, activation)), n_features, two_logit_cross_entropy)
 
@@ -122,7 +122,7 @@ class SoftmaxHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Returns the logits (10,) for features (n,), after limiting their norm."""
+        """Returns the logits (10,) for features (n,)."""
         return nn.Dense(10, use_bias=False)(limit_norm(x, SOFTMAX_NORM))
 
 

@@ -26,7 +26,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A transformer that predicts the next token, with `layers` blocks of width `width`."""
+    """A transformer with `layers` blocks of width `width` that predicts the next token."""
 
     vocabulary: int
     width: int
@@ -45,7 +45,7 @@ class GPT(nn.Module):
 
 
 def gpt(n_features: int, width: int = 256, layers: int = 5) -> Model:
-    """Makes a transformer that predicts characters of Shakespeare, by default with 4,015,962 parameters.
+    """Makes a next-character transformer for Shakespeare's plays, by default with 4,015,962 parameters.
 
     `n_features` is the number of characters in a sequence. `width` must be a multiple of 4, the number of
     attention heads.

@@ -106,9 +106,9 @@ class Convolution(nn.Module):
 def max_pool(x: Array) -> Array:
     """Computes the maxima of 2 x 2 blocks, (..., C, H, W) -> (..., C, H / 2, W / 2).
 
-    In each block, the gradient goes to a single pixel: the largest, or in case of ties, the upper one in the
-    leftmost column. Finding this pixel by comparisons is faster than JAX's derivatives of the maximum and of
-    flax.linen.max_pool.
+    In each block, the gradient goes to a single pixel: the largest or, in case of ties, the upper one in the
+    leftmost column. Finding this pixel by comparison is faster than using JAX's derivatives of the maximum
+    or of flax.linen.max_pool.
     """
     # On a CPU, XLA would recompute maxima for each use, but it stores joined arrays. So we join two halves.
     half = x.shape[-3] // 2
@@ -141,7 +141,7 @@ max_pool.defvjp(_max_pool_forward, _max_pool_backward)
 
 
 def _interleave(is_first: Array, value: Array, axis: int) -> Array:
-    """Doubles an axis (-1 or -2): each value becomes (value, 0) where `is_first`, else (0, value)."""
+    """Doubles the length of `axis` (-1 or -2): values become (value, 0) where `is_first`, else (0, value)."""
     first = jnp.where(is_first, value, 0)
     second = jnp.where(is_first, 0, value)
     pairs = jnp.stack([first, second], axis)  # the new axis, of length 2, follows the doubled one
@@ -159,7 +159,7 @@ def average_pool(x: Array) -> Array:
 def channels_first(x: Array) -> Array:
     """Moves channels before pixels: (..., H, W, C) -> (..., C, H, W).
 
-    We split and join the channels, because on a CPU, XLA would repeat a transposition for each use.
+    On CPUs, XLA would repeat a transposition for each use, so we split and join the channels.
     """
     channels = [x[..., channel] for channel in range(x.shape[-1])]
     return jnp.stack(channels, axis=-3)

@@ -84,7 +84,7 @@ def apply(parameters: list[Parameters], images: Array) -> Array:
 
 
 def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride: int) -> Array:
-    """Applies an inverted residual block, with the iterator's next layers, to x (B, H, W, C).
+    """Applies an inverted residual block, made of the iterator's next layers, to x (B, H, W, C).
 
     A 1x1 convolution multiplies the number of channels by `expansion`, unless that is 1. Next come a
     depthwise convolution with the given stride and a 1x1 convolution without activation. If the shape stays
@@ -101,10 +101,10 @@ def _apply_block(layers: Iterator[Parameters], x: Array, expansion: int, stride:
 
 
 def _convolve(layer: Parameters, x: Array, stride: int = 1) -> Array:
-    """Applies a convolution to x (B, H, W, in). The shape of its kernel determines its kind.
+    """Applies a convolution to x (B, H, W, in).
 
-    The kernel is (in, out) for a 1x1 convolution, which ignores the stride, (3, 3, in) for a depthwise
-    convolution, and (3, 3, in, out) for a full one.
+    The kernel's shape determines the kind: (in, out) for a 1x1 convolution, which ignores the stride,
+    (3, 3, in) for a depthwise convolution, and (3, 3, in, out) for a full one.
     """
     kernel, bias = layer
     if kernel.ndim == 2:  # 1x1
@@ -153,7 +153,7 @@ def load_features(user_file: UserFile) -> Dataset:
 
 
 def _digest(*parts: str) -> str:
-    """Returns the SHA-256, in hex, of strings joined by spaces."""
+    """Returns the hex SHA-256 of strings joined by spaces."""
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
 
@@ -211,8 +211,8 @@ class _Unpickler(pickle.Unpickler):
 def _read_wheel(folder: Path) -> Arrays:
     """Reads the package's weights from a file in the pre-1.6 torch format.
 
-    The file has five pickles: a magic number, the protocol number, information about the machine that wrote
-    the file, a dict of the tensors, and the keys of their storages. The elements of each storage follow, in
+    The file contains five pickles: a magic number, the protocol number, information about the machine that
+    wrote it, a dict of the tensors, and the keys of their storages. The elements of each storage follow, in
     the order of the keys. Each storage holds one tensor, in C order.
     """
     with open(folder / _WEIGHTS_FILE, "rb") as file:

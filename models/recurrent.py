@@ -17,8 +17,8 @@ class LSTM(nn.Module):
     """An LSTM layer that starts from a zero state.
 
     It has 4 units (d + units + 1) parameters (Hochreiter and Schmidhuber, 1997). Each gate has one bias,
-    which starts at 1 for the forget gate and at 0 for the others. A single product of the kernel with the
-    inputs at all positions is faster than a product per position.
+    which starts at 1 for the forget gate and at 0 for the others. One product of the kernel with the inputs
+    at all positions is faster than one product per position.
     """
 
     units: int
@@ -85,7 +85,7 @@ class LanguageModel(nn.Module):
 def next_token_loss(logits: Array, labels: Array) -> Array:
     """Returns the mean cross entropy of logits (T, vocabulary) over all labels (T,) except padding.
 
-    The mean gives all sequences the same weight. The loss of a sequence that is all padding is 0.
+    The mean gives all sequences the same weight. If all labels are padding, the loss is 0.
     """
     losses = cross_entropy(logits, labels)
     is_token = labels != shakespeare.PADDING

@@ -41,7 +41,7 @@ class KnownMechanism(NamedTuple):
     def find_broken(self, assumes: Iterable[str]) -> frozenset[str]:
         """Returns the assumptions in `assumes` that this mechanism or its audits violate."""
         broken = self.law.breaks
-        # Only the methods for several runs, each with several canaries, need many runs (at least 100).
+        # Only methods for several runs with several canaries each may need many runs (at least 100).
         if self.canaries > 1 and 1 < self.runs < 100:
             broken |= {ENOUGH_RUNS}
         return broken.intersection(assumes)
@@ -53,7 +53,7 @@ class Value(NamedTuple):
     Attributes:
       epsilon: The epsilon at the setting's delta.
       seconds: The processor time in seconds; 0 if not measured.
-      refusal: Why the method did not return a value, in which case epsilon is 0; otherwise "".
+      refusal: Why the method returned no value (epsilon is then 0); otherwise "".
     """
 
     method: str
@@ -108,8 +108,8 @@ def calibrate(
 ) -> list[Calibration]:
     """Audits a known mechanism many times, and returns the results of each applicable method.
 
-    An audit depends only on the seed and its index, so the number of processes does not affect the results.
-    `on_audit_done` is called with 1 after each audit.
+    Each audit draws from its own seed, so the results do not depend on `processes`. `on_audit_done` is called
+    with 1 after each audit.
     """
     values_by_audit: list[list[Value]] = [[]] * setting.audits
     audit = partial(audit_once, setting)

@@ -38,7 +38,7 @@ def gaussian_truth(setting: KnownMechanism) -> float:
 
 
 def mu_is_epsilon(setting: KnownMechanism) -> float:
-    """Returns the setting's mu as the true epsilon, for laws with the parameter epsilon."""
+    """Returns the setting's mu, which is the true epsilon of laws parameterised by epsilon."""
     return setting.mu
 
 
@@ -80,7 +80,7 @@ def toss(rng: Generator, setting: KnownMechanism) -> Bits:
 def _draw_coins(rng: Generator, setting: KnownMechanism, can_fail: bool = False) -> Coins:
     """Draws independent scores (R, K): N(mu, 1) for inserted canaries, otherwise N(0, 1).
 
-    If `can_fail`, each run fails to insert the chosen canaries with probability 1/2.
+    If `can_fail`, each run has probability 1/2 of inserting none of the chosen canaries.
     """
     presence = toss(rng, setting)
     are_inserted = presence
@@ -104,7 +104,7 @@ def _draw_gaussian(rng: Generator, setting: KnownMechanism, can_fail: bool = Fal
     Let w_j be the component of direction v_j orthogonal to the other K - 1 directions. The squared length of
     w_j follows Beta((d - K + 1) / 2, (K - 1) / 2). In the d - K + 1 dimensions orthogonal to the other
     directions, the release u_j is mu w_j plus standard normal noise. We return the cosine between v_j and
-    u_j. If `can_fail`, each run fails to insert canaries with probability 1/2.
+    u_j. If `can_fail`, each run has probability 1/2 of inserting no canaries.
     """
     shape = (setting.runs, setting.canaries)
     # The number of dimensions orthogonal to all canaries of a run.

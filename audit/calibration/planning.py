@@ -70,8 +70,8 @@ def runs_needed(setting: KnownMechanism, tightness: float) -> int | None:
 def first_to_reach(target: float, compute_tightness: Callable[[int], float]) -> int | None:
     """Returns the smallest number of runs (rounded up to two digits) that reaches a tightness of `target`.
 
-    `compute_tightness` maps a number of runs to the tightness, the bound on epsilon as a fraction of the true
-    epsilon. The tightness must increase with the number of runs.
+    `compute_tightness` maps a number of runs to the bound on epsilon as a fraction of the true epsilon. This
+    fraction must increase with the number of runs.
 
     Returns:
       The number of runs, above MIN_RUNS; None if at least MAX_RUNS are needed.
@@ -94,8 +94,8 @@ def find_fewest_runs(
     """Finds the smallest sufficient number of runs by bisection on a logarithmic scale.
 
     Args:
-      too_few, enough: Numbers of runs assumed to be insufficient and sufficient, respectively.
-      precision: The largest allowed ratio of the result to a number of runs found to be too small.
+      too_few, enough: The initial range. The search assumes that `enough` runs suffice and `too_few` do not.
+      precision: The search ends when `enough` is at most this multiple of `too_few`, or `too_few` + 1.
     """
     while enough > max(precision * too_few, too_few + 1):
         runs = round(math.sqrt(too_few * enough))

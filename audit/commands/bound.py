@@ -1,6 +1,6 @@
-"""Bound epsilon from the score file of any framework.
+"""Bound epsilon from scores computed in any framework.
 
-    ./run.sh bound --scores=scores.npz                   in, out or scores, presence
+    ./run.sh bound --scores=scores.npz                   in and out, or scores and presence
     ./run.sh bound --scores=in.npy,out.npy               one array per file
     ./run.sh bound --scores=scores.csv --json            columns score,in (1 or 0)
     ./run.sh bound --scores=scores.xlsx                  or .tsv, .json, .parquet
@@ -46,11 +46,11 @@ from audit.written import Level, at_least, write_json
 FLAGS = flags.FLAGS
 cli.define_optional(
     str,
-    scores="The scores: .npz with in, out or scores, presence or scores, fresh; .csv, .tsv, .json, .xlsx or "
-    ".parquet with columns score,in or in,out; in.npy,out.npy; or -.",
+    scores="The scores: .npz with in and out, scores and presence, or scores and fresh; .csv, .tsv, .json, "
+    ".xlsx or .parquet with columns score,in or in,out; in.npy,out.npy; or -.",
     insert="With --lipschitz: which of every k steps inserts the canary: last, first or a number.",
     report="Also write a report to this HTML file.",
-    card="Compare the result with an audit card, a .json file.",
+    card="Compare the result with this audit card (.json).",
     write_card="Also write an audit card to this .json file.",
     name="A name for the report; by default, the name of the score file.",
 )
@@ -70,7 +70,7 @@ cli.define_optional(
 cli.define_optional(
     bool,
     one_run="The scores are from the canaries of a single run.",
-    leave_one_out="With --dimension: the other directions were projected out before each cosine.",
+    leave_one_out="With --dimension: each cosine was computed after projecting out the other directions.",
     in_order="With cosines or ranks: rows are in the order in which runs started.",
     fail_if_violated="Exit with status 3 if the claim is rejected, 2 if runs are dependent and the test is "
     "inconclusive.",
@@ -123,7 +123,7 @@ def _conclude(
     """Returns the result for the scores in files or in an audit's folder.
 
     `claim` applies only to files; a folder's setting has its own. `runs` is the number of runs to use from a
-    folder; None for the number in its last audit.
+    folder, by default the number in its last audit.
     """
     if len(paths) == 1 and paths[0].is_dir():
         cli.refuse(
@@ -229,7 +229,7 @@ def _read_evidence(paths: Sequence[Path]) -> Evidence:
 
 
 def _make_claim() -> Claim | None:
-    """Returns the claim stated by flags: an accountant's epsilon, a DP-SGD mechanism, or None."""
+    """Returns the claim given by the flags: an accountant's epsilon, a DP-SGD mechanism, or None."""
     if FLAGS.claim is not None:
         require(FLAGS.claim >= 0, f"--claim={FLAGS.claim}: give epsilon, at least 0")
         return EpsilonDelta(FLAGS.claim, FLAGS.delta)

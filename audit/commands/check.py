@@ -7,11 +7,11 @@
 
 For --step, mine.py defines params, batch, a function step(params, batch, seed) -> params, and stated, a dict
 with clipping_norm, noise_multiplier, learning_rate and batch_size. Flags override the values in stated.
-For --batches, mine.py defines a loader of batches of indices, or a function that maps a seed to the batches
-of one pass. For --noise, mine.py defines an array of shape (T, d) with the noise for T steps and d
+For --batches, mine.py defines a loader that yields batches of indices, or a function that maps a seed to the
+batches of one pass. For --noise, mine.py defines an array of shape (T, d) with the noise for T steps and d
 parameters, or a function that returns the array.
 
-The exit status is 3 if a bug was found, or else 4 if a required check could not run.
+The exit status is 3 if a bug was found, and 4 if there is no bug but a required check could not run.
 """
 
 import shlex
@@ -83,14 +83,14 @@ def main() -> None:
 def check_user_file(subject: str, value: str) -> None:
     """Checks a definition in a user's file, prints the report, and writes the page named by --report.
 
-    Exits with status 3 if it finds a bug, or else 4 if a required check could not run.
+    If the check does not pass, exits with status FAILED or INCOMPLETE.
 
     Args:
       subject: "step", "batches" or "noise".
       value: the file and the name of the definition, such as "mine.py:step".
 
     Raises:
-      InputError: the file fails, a definition is missing, or a flag does not apply to the subject.
+      InputError: the file raises an error, a definition is missing, or a flag does not apply to the subject.
     """
     for names in _FLAGS_OF_SUBJECT.values():
         others = [name for name in names if name not in _FLAGS_OF_SUBJECT[subject]]
@@ -126,10 +126,7 @@ def _run_check(subject: str, file: UserFile) -> CheckReport:
 
 
 def _check_step(file: UserFile) -> CheckReport:
-    """Checks the step in a user's file on the file's `params` and `batch`.
-
-    The DP-SGD settings come from flags or else from the optional dict `stated`.
-    """
+    """Checks the step in a user's file, using the file's `params` and `batch`."""
     missing = [name for name in ("params", "batch") if name not in file.definitions]
     advice = f"define {file.requested_name}, params, batch and stated"
     require(not missing, f"{file.path.name} has no {', '.join(missing)}: {advice}")
@@ -165,7 +162,7 @@ def _show_progress(line: str) -> None:
 
 
 def _read_stated(file: UserFile, needed: Iterable[str]) -> dict[str, Any]:
-    """Returns the stated numbers by name, from flags or else from `stated` in the file."""
+    """Returns the stated numbers by name. Flags override the file's optional dict `stated`."""
     stated = file.definitions.get("stated", {})
     path = file.path.name
     require(isinstance(stated, dict), f"{path}: stated is not a dict, give {', '.join(STATED)}")

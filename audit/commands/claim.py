@@ -98,8 +98,8 @@ def main() -> None:
 def _print_noise_claims() -> None:
     """Prints the epsilons of the correlated noise in --noise and, for comparison, of DP-SGD.
 
-    Epsilons are for adversaries who see all models or only the last. DP-SGD's noise is scaled so that both
-    have the same epsilon for all models.
+    Each mechanism has two epsilons: one if all models are released, and one if only the last is. We choose
+    DP-SGD's noise to match the first epsilon.
     """
     require(FLAGS.steps is not None, "--steps is missing: give the number of steps")
     k = 1 if FLAGS.k is None else FLAGS.k  # one insertion in k steps
@@ -178,7 +178,7 @@ def _read_user_loader() -> _Sampler:
     try:
         return _recognize_loader(user_file, FLAGS.lipschitz)
     except InputError as error:
-        # Name the flag and the definition in the file, not the arguments of the check.
+        # Refer to the flag and to the name in the file, not to the check's arguments.
         message = str(error).replace("`draw", "`batches").replace("`examples`", "examples")
         raise InputError(f"{user_file.path.name}: {message}") from error
 
@@ -216,8 +216,7 @@ def _recognize_loader(user_file: UserFile, lipschitz: float | None) -> _Sampler:
 def _find_kind(report: CheckReport) -> str:
     """Returns the name of the sampler that a check of batches recognized, such as "poisson".
 
-    Raises InputError if no bound is known for the sampler, or if its sampling rate is not one over the number
-    of batches.
+    Raises InputError if no bound is known for the sampler, or if its rate is not 1 / (batches per pass).
     """
     kind: str = report.figures["kind"]  # "" if not recognized
     # Other findings mean only that the batches are not Poisson samples. If passes have no repeats, a
@@ -240,7 +239,7 @@ def _judge_order(kind: str, batches: int, order: OrderTest, can_expand: bool) ->
     adversary who knows the order. Raises InputError if a pass does not end.
 
     Args:
-      kind: The name of the sampler if the order is uniform, such as "shuffled".
+      kind: The sampler's name, such as "shuffled", if the order is uniform.
       batches: The number of batches in the first pass.
       order: The results of the tests.
       can_expand: True if steps may increase an example's effect (a Lipschitz constant above 1).
@@ -251,7 +250,7 @@ def _judge_order(kind: str, batches: int, order: OrderTest, can_expand: bool) ->
     batches = min(batches, order.batches)  # of the shortest pass
     tested = f"tested over {order.passes} passes, p {order.p_value:.2g}"
     if order.p_value <= LEVEL:  # the tests reject a uniform order
-        known = "the bounds take it as known"  # "it" is the order
+        known = "the bounds assume that the adversary knows it"  # the order
         if order.repeats:
             return _Sampler("cyclic", batches, f"the same in all of {order.passes} passes; {known}")
         evidence = order.seen.removesuffix(".")
@@ -260,7 +259,7 @@ def _judge_order(kind: str, batches: int, order: OrderTest, can_expand: bool) ->
     # The bounds for "shuffled" assume equal batches. If the last batch is smaller, examples tend to be in
     # earlier batches, so they leak less unless later steps expand their effect.
     if kind == "shuffled" and not order.is_even and can_expand:
-        why = "batches differ in size and steps may expand; the bounds take the order as known"
+        why = "batches differ in size and steps may expand; the bounds assume a known order"
         return _Sampler("any_order", batches, f"{uniform}, but {why}")
     return _Sampler(kind, batches, uniform)
 

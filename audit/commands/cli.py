@@ -37,7 +37,7 @@ _HELP_INDENT = 28
 
 
 def run(main: Callable[[], None]) -> None:
-    """Parses the flags, calls `main` and exits. An InputError is printed on one line, with exit status 2."""
+    """Parses the flags, calls `main` and exits. For an InputError, prints one line; the exit status is 2."""
     dispatch.handle_interrupts()
     app.run(partial(_run_main, main), flags_parser=_parse_flags)
 
@@ -64,7 +64,7 @@ def _run_main(main: Callable[[], None], argv: Sequence[str]) -> int:
 
 
 def _parse_flags(argv: Sequence[str]) -> list[str]:
-    """Parses the flags and returns the other arguments; exits after help or an error."""
+    """Parses the flags and returns the other arguments; exits after printing help or an error."""
     if not _HELP_FLAGS.isdisjoint(argv[1:]):
         print(_format_help())
         sys.exit(0)
@@ -77,7 +77,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
 
 
 def refuse(names: Iterable[str], why: str) -> None:
-    """Raises InputError with the reason `why` if any of the flags `names` is on the command line."""
+    """Raises InputError if any of the flags `names` is on the command line; `why` ends the message."""
     for name in names:
         flag = flags.FLAGS[name]
         require(not flag.present, f"--{name}={flag.value} {why}")
@@ -110,7 +110,7 @@ def _format_help() -> str:
 
 
 def _report_error(message: str) -> int:
-    """Prints an error as a single line on stderr and returns the exit status for user errors."""
+    """Prints an error to stderr on one line, and returns the exit status for user errors."""
     return dispatch.report_error(one_line(message))
 
 
@@ -209,7 +209,7 @@ class _CountParser(flags.ArgumentParser[int | str]):
 
 
 def define_levels() -> None:
-    """Defines the flags --delta and --confidence, which set the level of bounds."""
+    """Defines the flags --delta and --confidence."""
     flags.DEFINE_float("delta", 1e-5, "Delta of the bounds.")
     flags.DEFINE_float("confidence", 0.95, "Confidence of the lower bounds.")
 
@@ -230,7 +230,7 @@ def define_seed(help: str) -> None:
 
 def define_json() -> None:
     """Defines the flag --json."""
-    flags.DEFINE_bool("json", False, "Print one JSON object on stdout instead of tables.")
+    flags.DEFINE_bool("json", False, "Print one JSON object instead of tables.")
 
 
 def define_out(help: str) -> None:

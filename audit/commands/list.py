@@ -6,7 +6,7 @@
     ./run.sh list --report=page.html --setting=1f3a       about a setting, by its hash
 
 Each row shows the setting's hash, the number of stored runs, the last audit's proven epsilon and upper bound,
-and the fields that differ from their defaults. A page is one HTML file that opens offline.
+and the fields that differ from their defaults. A page is one HTML file that works offline.
 """
 
 import sys
@@ -26,7 +26,7 @@ from audit.written import printable, write_json
 
 FLAGS = flags.FLAGS
 cli.define_out("Folder of the audits.")
-flags.DEFINE_bool("json", False, "Print one JSON list on stdout instead of a table.")
+flags.DEFINE_bool("json", False, "Print one JSON list instead of a table.")
 cli.define_optional(
     str,
     report="Write a page with figures to this HTML file instead.",
@@ -60,7 +60,7 @@ def _write_page() -> None:
 
 
 def _read_audits(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """Returns the records of audits; skips folders that cannot be read, and prints the errors on stderr."""
+    """Returns the records of audits. Skips unreadable folders, and prints the errors to stderr."""
     records = []
     for folder in folders:
         try:

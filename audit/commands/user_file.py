@@ -45,7 +45,7 @@ def run_user_file(flag: str, value: str) -> UserFile:
         raise InputError(
             f"{path.name} needs {error.name}, which is not installed: {install}"
         ) from error
-    except (Exception, SystemExit) as error:  # the user's code may raise anything
+    except (Exception, SystemExit) as error:  # the user's code may raise any exception
         raise InputError(f"{path.name} fails with {describe_error(error)}") from error
     require(name in definitions, f"{path.name} has no {name}: define it, or name another")
     return UserFile(path, name, definitions)

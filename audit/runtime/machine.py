@@ -20,7 +20,7 @@ def cores() -> int:
 
 @functools.cache
 def prepare_jax(cpu_devices: int = 0) -> None:
-    """Configures JAX before it starts a device: full float32 precision, and a cache of compiled programs.
+    """Configures JAX before it uses a device: full float32 precision, and a cache of compiled programs.
 
     Args:
       cpu_devices: the number of devices into which JAX divides the CPU; 0 for one per core.

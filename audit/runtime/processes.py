@@ -1,4 +1,4 @@
-"""Worker processes that ignore Ctrl-C and end with their parent, even if the parent is killed."""
+"""Worker processes that ignore Ctrl-C and exit when their parent does, even if it is killed."""
 
 import contextlib
 import multiprocessing
@@ -63,7 +63,7 @@ def _make_pool(processes: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextlib.contextmanager
 def _without_sigint() -> Iterator[None]:
-    """Blocks SIGINT during the `with` statement, so processes started there ignore Ctrl-C."""
+    """Blocks SIGINT during the `with` block. Processes that start in the block ignore Ctrl-C."""
     earlier_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -72,7 +72,7 @@ def _without_sigint() -> Iterator[None]:
 
 
 def _attach_to_parent() -> None:
-    """Makes this process end when its parent ends."""
+    """Makes this process exit when its parent exits."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -1,4 +1,4 @@
-"""Makes a loss function of a flat parameter vector from a Flax module and a criterion."""
+"""Converts a Flax module and a criterion to a loss over a flat parameter vector."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -23,10 +23,10 @@ class Dataset(NamedTuple):
     """Labelled examples for training.
 
     Attributes:
-      features: (N, ...), float32, or integers such as the bytes of images.
+      features: (N, ...), float32 or integers (for example, uint8 images).
       labels: (N, ...); int32 classes that start at 0, for classification.
       source: one line about the origin of the arrays.
-      checksum: the SHA-256, in hex, of the canonical arrays (see `checksum_of`).
+      checksum: the checksum of the canonical arrays (see `checksum_of`).
     """
 
     features: np.ndarray
@@ -71,7 +71,7 @@ class Clients(NamedTuple):
 
 
 def checksum_of(arrays: Mapping[str, NDArray[np.generic]]) -> str:
-    """Returns the SHA-256, in hex, of named arrays: their names, dtypes, shapes and little-endian bytes."""
+    """Returns the hex SHA-256 of named arrays: their names, dtypes, shapes and little-endian bytes."""
     digest = hashlib.sha256()
     for name, array in arrays.items():
         little_endian = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
@@ -117,9 +117,9 @@ class Curvature(NamedTuple):
     Attributes:
       largest_eigenvalue: L, the largest eigenvalue of the loss's Hessian.
       reason: why these limits hold.
-      largest_gradient: the largest norm of the loss's gradient; clipping to a smaller norm invalidates the
-        convexity. 0 if clipping does not matter: for example, if the loss is convex in a scalar w'x, its
-        clipped gradient is the gradient of another such loss.
+      largest_gradient: the largest norm of the loss's gradient; clipping to a smaller norm breaks convexity.
+        0 if clipping does not matter: for example, if the loss is convex in a scalar w'x, its clipped
+        gradient is the gradient of another such loss.
     """
 
     largest_eigenvalue: float
@@ -139,7 +139,7 @@ class Task(NamedTuple):
       classes: the number of classes; 0 for a regression.
       learning_rate, batch_size: defaults.
       clipping: the name of the model's fastest clipping strategy.
-      over_parameterised: True if, in measurements, training examples do not move a crafted gradient's
+      over_parameterised: True if measurements show that training examples do not move a crafted gradient's
         coordinate. The gradient's score then has a known distribution (Errata H16).
       canaries: the number of canaries per run for `canaries=auto`, chosen so that they barely interfere.
       directions: the number of fresh directions per run for `canaries=auto`: a power of 2, at most an eighth

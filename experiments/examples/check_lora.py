@@ -1,7 +1,7 @@
 """DP-SGD with Opacus for a small language model with LoRA. Check it: ./run.sh check --example=lora
 
 As in PEFT, an adapter B A of two small matrices is added to a frozen matrix, and B starts at zero. While B is
-zero, every example's gradient of A is zero, so the check starts after a few training steps.
+zero, all gradients with respect to A are zero, so the check starts after a few training steps.
 """
 
 from typing import Any
@@ -58,7 +58,7 @@ model, optimizer, loader = PrivacyEngine().make_private(
 
 
 def train_batch(tokens: torch.Tensor, following: torch.Tensor) -> None:
-    """Takes a step on the mean loss over the `following` tokens, of shape (batch, length) like `tokens`."""
+    """Takes a step on the mean loss of predicting `following` from `tokens`, both (batch, length)."""
     optimizer.zero_grad()
     logits = model(tokens).transpose(1, 2)  # (batch, TOKENS, length)
     loss = functional.cross_entropy(logits, following)

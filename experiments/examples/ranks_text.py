@@ -1,4 +1,4 @@
-"""Audits a tiny PyTorch language model using the ranks of its canaries, which are random digit strings.
+"""Audits a tiny PyTorch language model using the ranks of canaries (random digit strings).
 
 ./run.sh python experiments/examples/ranks_text.py
 

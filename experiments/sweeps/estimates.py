@@ -130,7 +130,7 @@ def _draw_point(axis: Axes, position: float, point: Point) -> None:
         )
     predicted = point.predicted()
     if predicted is not None:
-        # Every k-th step inserts the canary, so n insertions have the noise of n k steps, sigma sqrt(n k).
+        # Every k-th step inserts the canary, so n insertions take n k steps, whose noise is sigma sqrt(n k).
         axis.hlines(
             predicted,
             position - 0.42,

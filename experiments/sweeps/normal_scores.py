@@ -22,8 +22,8 @@ def mu_interval(scores_in: Array, scores_out: Array, confidence: float) -> Inter
     The interval is exact if scores are normal with equal standard deviations. In this case, the pooled t
     statistic of n = n_in + n_out scores has the noncentral t distribution with n - 2 degrees of freedom and
     the noncentrality mu / sqrt(1 / n_in + 1 / n_out). The interval contains every mu for which the
-    probability on each side of the statistic exceeds (1 - confidence) / 2. The result is [0, inf) if scores
-    are equal within each world.
+    probability on each side of the statistic exceeds (1 - confidence) / 2. The result is [0, inf) if neither
+    world's scores vary.
 
     Args:
       scores_in, scores_out: The finite scores of runs with the canary, (n_in,), and without it, (n_out,).
@@ -51,9 +51,9 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
     over whole runs. The interval is the distance between the worlds' means plus or minus the standard error
     times a quantile of Student's t with R - 1 degrees of freedom.
 
-    If coin flips insert canaries, all R runs form one set. Otherwise, runs with and without canaries form two
-    sets, and R is the size of the smaller set. The interval is [0, inf) if a set has fewer than two runs or
-    the distance is undefined.
+    If canaries are inserted by coin flips, all R runs form one set. Otherwise, runs with and without canaries
+    form two sets, and R is the size of the smaller set. The interval is [0, inf) if a set has fewer than two
+    runs or the distance is undefined.
     """
     distance = _measure_distance(*design.pooled())
     runs_of_sets = [len(table.scores) for table in design.rows()]
@@ -78,7 +78,7 @@ def mu_interval_of_runs(design: Design, confidence: float) -> Interval:
 def _measure_distance(scores_in: Array, scores_out: Array) -> float:
     """Returns the distance between the means of two arrays of scores, in pooled standard deviations.
 
-    It is not finite if an array is empty, or if the scores are equal within each array.
+    It is not finite if an array is empty, or if neither array's scores vary.
     """
     # The sum of the scores' squared deviations from their array's mean.
     squares = len(scores_in) * np.var(scores_in) + len(scores_out) * np.var(scores_out)

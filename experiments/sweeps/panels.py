@@ -75,7 +75,7 @@ def draw_panels_of(
 
 
 def _add_legend(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
-    """Adds a legend below the panels that lists each label once; if too wide, it gets a single column."""
+    """Adds a legend below the panels that lists each label once, in one column if more do not fit."""
     artists: dict[str, Artist] = {}  # keyed by label
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
@@ -98,8 +98,8 @@ def plot_lines(
 
     Args:
       records: The records, or a mapping from each field to its values.
-      looks: Maps each field to its label, its color, and matplotlib's format for marker and line, such as
-        "o--". Fields without values are skipped.
+      looks: Maps each field to its label, its color and its Matplotlib format string, such as "o--". Fields
+        without values are skipped.
       **options: Keyword arguments for `Axes.set`.
     """
     frame = pd.DataFrame(records).dropna(axis="columns", how="all")

@@ -38,7 +38,7 @@ pred.:  mu = sqrt(insertions / k) / sigma, if gradients do not interfere"""
 
 
 class Evidence(NamedTuple):
-    """The stored results that figures show.
+    """The stored results for figures.
 
     Attributes:
       held: The contents of the store.
@@ -70,11 +70,11 @@ class Point(NamedTuple):
 
     @property
     def delta(self) -> float:
-        """The delta of all epsilons."""
+        """The delta for all epsilons."""
         return self.conclusions[0].delta
 
     def find_method(self, name: str) -> Method | None:
-        """Returns the counterpart of a method for this point's kind of audit; None if it has no counterpart.
+        """Returns the counterpart of a method for this point's kind of audit; None if there is none.
 
         `name` is a method for runs with one canary. In audits with one canary, the method is its own
         counterpart.
@@ -125,7 +125,7 @@ class Point(NamedTuple):
         return low, high
 
     def upper_bound(self) -> float:
-        """Returns the accountant's epsilon, the same for all seeds, or NaN if it is unknown."""
+        """Returns the accountant's epsilon (the same for all seeds), or NaN if it is unknown."""
         upper_bound = self.conclusions[0].upper_bound
         return math.nan if upper_bound is None else upper_bound
 
@@ -148,7 +148,7 @@ class Point(NamedTuple):
 def evidence(held: Holdings, cells: Iterable[Audited], levels: Level) -> Evidence:
     """Computes the conclusions from all stored scores of these audits.
 
-    Skips audits whose scores cannot be read or do not allow a conclusion, and prints an error on stderr.
+    If an audit's scores cause an InputError, skips the audit and prints the error to stderr.
     """
     conclusions = {}
     # Figures may share an audit.
@@ -181,8 +181,8 @@ def make_rows(sweep: Sweep, points: Sequence[Point]) -> Iterator[Record]:
     """Yields a record for each point, with the fields for `make_table`. Each point must have a conclusion.
 
     Each method for runs with one canary has a column of mean epsilons. In other audits, the column shows the
-    method's counterpart (`Point.find_method`), or NaN if there is none. A counterpart with different
-    assumptions has its own column instead, such as `exact_null`.
+    method's counterpart (`Point.find_method`), or NaN if there is none. Counterparts with different
+    assumptions, such as `exact_null`, have their own columns.
     """
     for point in points:
         cells = point.cells

@@ -35,7 +35,7 @@ def field(
 def mean_fields(name: str, head: str, decimals: int = 2, width: int = 0) -> list[Column]:
     """Returns the columns for a mean and its standard deviation, the fields `name` and `<name>_deviation`.
 
-    In text they are a single column, as in "1.23 (0.45)". An unknown deviation (None or NaN) is omitted.
+    In text, they form a single column, as in "1.23 (0.45)". An unknown deviation (None or NaN) is omitted.
     """
     deviation_name = f"{name}_deviation"
 

@@ -43,11 +43,11 @@ def load_shakespeare(user_file: UserFile) -> Clients:
     sequences (`cut_into_sequences`). Roles with fewer than MIN_CHARACTERS are left out. Features are uint8
     and labels int32, both (N, 80).
 
-    A user's file is the complete works as text, in the layout of the default package. Raises InputError for
-    other files, or if no source has the text or no role is long enough.
+    A user's file must contain the complete works as text, in the default package's layout. Raises InputError
+    for other files, or if no source has the text or no role is long enough.
     """
     arrays, source, checksum = load_arrays(SHAKESPEARE, user_file)
-    # The array contains the joined texts of all roles, sorted by name; `counts` contains their lengths.
+    # `text` joins the texts of all roles in order of their names; `counts` contains their lengths.
     ends = np.cumsum(arrays["counts"])
     texts = np.split(arrays["text"], ends[:-1])
     cut_texts = [cut_into_sequences(text) for text in texts if len(text) >= MIN_CHARACTERS]

@@ -196,7 +196,7 @@ def _fetch(recipe: Recipe) -> LoadedArrays:
 
 
 def _verify(recipe: Recipe, raw: Arrays, source: str) -> LoadedArrays:
-    """Converts arrays to the form shared by all sources; raises InputError unless they are as published."""
+    """Converts raw arrays to canonical ones; raises InputError if they differ from the published ones."""
     arrays = recipe.make_canonical(raw)
     checksum = checksum_of(arrays)
     if recipe.checksum is not None:  # the published checksum is known
@@ -219,8 +219,7 @@ def _explain(error: Exception) -> str:
 
 def _read_tfds(recipe: Recipe, folder: Path) -> Arrays:
     """Reads a data set's raw arrays from a TFDS data_dir; raises InputError unless it is prepared there."""
-    # `read_prepared` is None if TFDS does not have the data set. We look for the files first, because TFDS
-    # prints many lines if they are missing.
+    # We look for the files first, because TFDS prints many lines if they are missing.
     is_prepared = any((folder / recipe.name).glob("**/dataset_info.json"))
     if recipe.read_prepared is None or not is_prepared:
         raise InputError(f"it has no prepared {recipe.name} (no dataset_info.json)")

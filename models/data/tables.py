@@ -61,7 +61,7 @@ def _standardise(column: np.ndarray) -> np.ndarray:
 def _make_canonical_housing(raw: Arrays) -> Arrays:
     """Returns a dict of the FEATURES and TARGET columns as float32; raises InputError for unusable columns.
 
-    All sources agree in float32. In float64, packages differ by 3e-14, and TFDS provides only float32.
+    All sources agree in float32. In float64, packages' values differ by 3e-14, and TFDS has only float32.
     """
     columns = {}
     for name in (*FEATURES, TARGET):
@@ -109,7 +109,7 @@ HOUSING = Recipe(
 def load_purchase(user_file: UserFile) -> Dataset:
     """Loads the LiDP paper's training set: 20,000 rows of Purchase-100, drawn as in the paper's code.
 
-    The user's file is `dataset_purchase` as published: each line has a label from 1 to 100 and 600 bits. If
+    The user's file is `dataset_purchase` as published: each line has a label (1 to 100) and 600 bits. If
     the file has at most 20,000 lines, we use all of them in order. Raises InputError if the file is missing
     or has a different format.
 

@@ -1,4 +1,4 @@
-"""A small training run to test: DP-SGD for logistic regression in NumPy."""
+"""The training code under test: DP-SGD for logistic regression in NumPy."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def draw_epoch(seed: int) -> list[Any]:
 
 
 def take_step(weights: Any, batch: Any, seed: Any, inserted: Any = 0.0) -> Any:
-    """Returns the weights (64,) after a step of DP-SGD on features (n, 64) with labels 0 or 1.
+    """Returns the weights (64,) after one DP-SGD step on features (n, 64) with labels 0 or 1.
 
     An audit adds the gradient `inserted` (64,) to the sum of clipped gradients.
     """
