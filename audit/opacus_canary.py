@@ -183,8 +183,7 @@ class DirectionsOptimizer(_InsertingOptimizer):
         """Returns the chosen parameters (dimension,) minus their initial values.
 
         Raises:
-          InputError: a rehearsal (a run without directions) has noise. If a run has the same noise, the
-            difference between the two movements contains none.
+          InputError: a rehearsal (a run without directions) has noise, which would cancel that of other runs.
         """
         noise = self.noise_multiplier
         is_rehearsal = not self._inserts

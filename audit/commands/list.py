@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _write_page() -> None:
-    """Writes the page that --report names, and prints its path."""
+    """Writes the page to the path in --report, and prints the path."""
     from audit.report import audit_page
     from audit.report.subjects import describe_setting
 

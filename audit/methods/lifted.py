@@ -175,7 +175,7 @@ def bernstein(
     """Returns Bernstein's limits (lower, upper) for the mean of n values in [0, 1], valid for every n.
 
     The limits are the values x with |x - mean| = sqrt(2 L / n * variance(x)) + 2 L / (3 n) and L = log(1 /
-    error). `variance` bounds the variance of values with mean x. `wilson` describes the other arguments.
+    error). `variance` bounds the variance of values with mean x. See `wilson` for the other arguments.
     """
     factor = 2 * np.log(1 / error) / n  # 2 L / n
     shift = factor / 3
