@@ -195,7 +195,9 @@ def _find_obstacles(m: Measured, effect: SeedEffect) -> tuple[str, str]:
         )
         return reason, noise_obstacle or reason
     if not noise_obstacle and replays and _are_layers_rescaled(m):
-        reason = f"layers have different learning rates: {m.phrases.gradient}"
+        reason = (
+            f"layers are rescaled after the noise (different learning rates?): {m.phrases.gradient}"
+        )
         return reason, reason
     if replays and not m.tried.is_any_moved:
         return "no example changes anything: does the step use its batch?", noise_obstacle

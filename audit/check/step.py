@@ -198,7 +198,9 @@ def _describe_noise(m: Measured) -> dict[str, CheckOutcome]:
     """Describes the noise tests, by report row."""
     outcomes = dict.fromkeys(
         m.p_values,
-        _untried("no noise was observed, or it is rounded, clamped or projected: return the noisy sum"),
+        _untried(
+            "no noise was observed, or it is rounded, clamped or projected: return the noisy sum"
+        ),
     )
     for batch, error in m.drawn.refused.items():
         outcomes[noise.row_of(batch)] = _untried(f"the step refused {batch}: {error}")

@@ -137,12 +137,13 @@ class TorchStep:
         """Adds the names of values that differ from those in the first call to `changed_buffers`.
 
         Calls with the same parameters start from the same values, so a difference is due to the data. Values
-        outside the state dict are not released.
+        outside the state dict are not released. Integers without axes count the parts of a batch.
         """
         torch = sys.modules["torch"]
         released = self._model.state_dict()
         for name, value in self._list_untrained():
-            if self._is_at_start and name in released and is_compared(value):
+            is_counter = not value.ndim and not value.is_floating_point()
+            if self._is_at_start and name in released and is_compared(value) and not is_counter:
                 first = self._first_values.setdefault(name, value.clone())
                 if not torch.equal(value, first):
                     self.changed_buffers.add(name)

@@ -63,7 +63,7 @@ def check(rates=(1.0, 1.0), deviations=(1.0, 1.0), offset=None, parts=1, mask=No
 def test_learning_rates_by_layer_could_not_be_tried(rates):
     report = check(rates=rates)
     assert not report.findings
-    assert "layers have different learning rates" in report.verdict
+    assert "layers are rescaled after the noise" in report.verdict
 
 
 @pytest.mark.parametrize("deviations", [(0.5, 1), (1, 0.1), (1.3, 0.6)])
