@@ -114,7 +114,7 @@ def _is_mask(column: Array, batch: Columns) -> bool:
 
     A batch of two columns has features and labels, but no mask.
     """
-    return len(batch) > 2 and column.ndim == 1 and bool(np.isin(column, (0, 1)).all())
+    return len(batch) > 2 and column[0].size == 1 and bool(np.isin(column, (0, 1)).all())
 
 
 def _list_other_labels(batch: Columns, label: Array) -> dict[str, Array]:

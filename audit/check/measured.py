@@ -222,7 +222,8 @@ def _are_layers_rescaled(m: Measured) -> bool:
     )  # NaN, which fails all comparisons, if rounding hides the noise of a layer
     is_clipped = norms > 0.99 * largest
     are_equal = abs(largest - 1) < _RESCALED_ERROR and is_clipped.sum() >= 4
-    return bool(are_equal and np.ptp(m.tried.collect("norm")[is_clipped]) > 0.02)
+    before = m.tried.collect("norm")[is_clipped]
+    return bool(are_equal and before.min() < 0.98 * before.max())
 
 
 def _test_noise(m: Measured, effect: SeedEffect) -> dict[str, dict[str, float]]:

@@ -326,10 +326,11 @@ def _test_independence(name: str, values: Vector) -> dict[str, float]:
 def _test_copies(noise: Vector) -> float:
     """Tests whether any two parameters have correlated `noise` (n, p), such as copies of one draw.
 
-    Copies have the same absolute value for the first seed. Sorts parameters by this value, and tests the
-    largest correlation between neighbours over the other seeds, with a Bonferroni correction.
+    Copies, scaled to deviation 1, have the same absolute value for the first seed. Sorts parameters by this
+    value, and tests the largest correlation between neighbours over the other seeds, with a Bonferroni
+    correction.
     """
-    order = np.argsort(abs(noise[0]))
+    order = np.argsort(abs(stats.zscore(noise)[0]))
     others = stats.zscore(noise[1:, order])
     correlations = abs(np.mean(others[:, 1:] * others[:, :-1], axis=0))
     largest = min(correlations.max(), 1 - 1e-9)  # avoids division by 0

@@ -2,11 +2,13 @@
 
 import copy
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
+from audit.check import trees
 from audit.errors import require, shown
 
 
@@ -26,7 +28,6 @@ class TorchStep:
 
     Attributes:
       params: the trained parameters, copied at construction, keyed by name.
-      changed_buffers: the names of buffers and frozen parameters that depend on the data.
 
     Raises:
       InputError: the model is not a torch module, or no parameter requires a gradient.
@@ -60,22 +61,35 @@ class TorchStep:
         numbers = vars(optimizer).items()
         self._numbers = {name: value for name, value in numbers if isinstance(value, int | float)}
         self._untrained = {name: value.clone() for name, value in self._list_untrained()}
-        # The gradients before and after each optimizer step, which may change them.
-        self._before: list[dict[str, Any]] = []
-        self._after: list[dict[str, Any]] = []
         # Opacus wraps the optimizer and may skip steps, so we record the steps of the wrapped optimizer.
-        wrapped = vars(optimizer).get("original_optimizer", optimizer)
-        wrapped.register_step_pre_hook(lambda *step: self._record())
-        wrapped.register_step_post_hook(lambda *step: self._after.append(self._copy_gradients()))
-        self.changed_buffers: set[str] = set()
-        self._first_values: dict[str, Any] = {}  # in the first call
+        self._wrapped = vars(optimizer).get("original_optimizer", optimizer)
+        self._before: dict[str, Any] = {}  # the gradients before the last step
+        self._steps: list[
+            tuple[dict[str, Any], dict[str, Any]]
+        ] = []  # gradients before and after steps
+        self._wrapped.register_step_pre_hook(lambda *step: self._begin_step())
+        self._wrapped.register_step_post_hook(lambda *step: self._end_step())
+        # Hashes of untrained values after a call, by name and parameters, then by batch, then by seed.
+        self._hashes: dict[Any, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
+
+    @property
+    def changed_buffers(self) -> set[str]:
+        """The names of released buffers and frozen parameters that depend on the batch, but not on the seed.
+
+        Averages of the private parameters depend on the seed.
+        """
+        names = set()
+        for (name, _), by_batch in self._hashes.items():
+            distinct = [set(by_seed.values()) for by_seed in by_batch.values()]
+            is_seed_varied = max(map(len, by_batch.values())) > 1
+            if is_seed_varied and max(map(len, distinct)) == 1 and len(set().union(*distinct)) > 1:
+                names.add(name)
+        return names
 
     def __call__(
         self, params: Any, batch: Any, seed: int, clipping_norm: float | None = None
     ) -> dict[str, Any]:
         """Takes a step without dropout, and returns the clipped and noisy gradient, keyed by parameter name.
-
-        Updates `changed_buffers`.
 
         Args:
           params: the parameters before the step, by name.
@@ -98,55 +112,69 @@ class TorchStep:
                     mock.patch.object(self._optimizer, "max_grad_norm", clipping_norm)
                 )
             self._train_batch(*batch if isinstance(batch, tuple | list) else [batch])
-        count = len(self._before)
+        count = len(self._steps)
         require(
             count < 2,
             f"`train_batch` takes {count} private steps for one batch: account for each of them, or "
             "accumulate the gradients and step once",
         )
-        # After the step, floating-point buffers may be averages of the private parameters.
-        self._compare_untrained(lambda value: not value.is_floating_point())
+        if clipping_norm is None:
+            self._record_untrained(params, batch, seed)
         gradients = self._copy_gradients()
-        if not count:  # no optimizer step
-            self._record()
-            return gradients
-        # Code after the step may edit gradients, or reset them to None or 0.
-        for name, before in self._before[0].items():
-            after = self._after[0][name]
-            gradient = gradients[name]
-            is_kept = gradient is not None and gradient.any()
-            if not is_kept or (after is not None and torch.equal(gradient, after)):
-                gradients[name] = before
+        for before, after in self._steps:
+            for name, final in gradients.items():
+                gradients[name] = self._choose_gradient(before[name], after[name], final)
         return gradients
+
+    def _begin_step(self) -> None:
+        """Copies the gradients before a step of the optimizer."""
+        self._before = self._copy_gradients()
+
+    def _end_step(self) -> None:
+        """Copies the gradients after a step of the optimizer."""
+        self._steps.append((self._before, self._copy_gradients()))
 
     def _copy_gradients(self) -> dict[str, Any]:
         """Returns copies of the trained parameters' gradients by name; None for missing ones."""
-        return {name: copy.deepcopy(parameter.grad) for name, parameter in self._trained.items()}
+        gradients = {name: parameter.grad for name, parameter in self._trained.items()}
+        return {name: g if g is None else g.detach().clone() for name, g in gradients.items()}
+
+    def _choose_gradient(self, before: Any, after: Any, final: Any) -> Any:
+        """Returns the private gradient, given the gradients before and after the step, and at the end.
+
+        Optimizers of torch may change a private gradient, such as for Nesterov momentum. Other optimizers
+        and closures may compute it in the step. Later code may edit it, or reset it to None or 0.
+        """
+        torch = sys.modules["torch"]
+        is_reset = final is None or not final.any()
+        is_edited = not is_reset and (after is None or not torch.equal(final, after))
+        if is_edited:
+            return final
+        is_builtin = type(self._wrapped).__module__.startswith("torch.")
+        is_private_before = is_builtin and before is not None and before.any()
+        return before if is_private_before else after
 
     def _list_untrained(self) -> list[tuple[str, Any]]:
         """Returns the names and values of the buffers and the frozen parameters."""
         values = [*self._model.named_buffers(), *self._model.named_parameters()]
         return [(name, value) for name, value in values if name not in self._trained]
 
-    def _record(self) -> None:
-        """Copies the gradients, and compares buffers and frozen parameters with those in the first call."""
-        self._before.append(self._copy_gradients())
-        self._compare_untrained(lambda value: True)
+    def _record_untrained(self, params: Any, batch: Any, seed: int) -> None:
+        """Records hashes of the released buffers and frozen parameters after a call; 0 if unchanged.
 
-    def _compare_untrained(self, is_compared: Callable[[Any], bool]) -> None:
-        """Adds the names of values that differ from those in the first call to `changed_buffers`.
-
-        Calls with the same parameters start from the same values, so a difference is due to the data. Values
-        outside the state dict are not released. Integers without axes count the parts of a batch.
+        Values outside the state dict are not released. Integers without axes may count the parts of a batch.
         """
         torch = sys.modules["torch"]
         released = self._model.state_dict()
+        start = tuple(value.sum().item() for value in params.values())
+        leaves = trees.collect_leaves("batch", batch).values()
+        content = hash(b"".join(trees.to_numpy(leaf).tobytes() for leaf in leaves))
         for name, value in self._list_untrained():
             is_counter = not value.ndim and not value.is_floating_point()
-            if self._is_at_start and name in released and is_compared(value) and not is_counter:
-                first = self._first_values.setdefault(name, value.clone())
-                if not torch.equal(value, first):
-                    self.changed_buffers.add(name)
+            if name in released and not is_counter:
+                is_changed = not torch.equal(value, self._untrained.get(name, value))
+                values = hash(trees.to_numpy(value).tobytes()) if is_changed else 0
+                self._hashes[name, start][content][seed] = values
 
     def _restore(self, params: Any) -> None:
         """Sets the parameters to `params`, keyed by name, and restores other state saved at construction."""
@@ -154,16 +182,17 @@ class TorchStep:
         with torch.no_grad():
             # `load_state_dict` would list tied parameters twice.
             for name, value in self._list_untrained():
-                # The first call may add or resize buffers, such as caches.
-                value.data = self._untrained.setdefault(name, value).clone()
+                saved = self._untrained.setdefault(name, value.clone())
+                if value.shape == saved.shape:
+                    value.copy_(saved)
+                else:  # a call may resize a buffer, such as a cache
+                    value.data = saved.clone()
             for name, parameter in self._trained.items():
                 parameter.copy_(params[name])
         vars(self._optimizer).update(self._numbers)
         self._optimizer.load_state_dict(copy.deepcopy(self._optimizer_state))
         _forget_failed_call(self._model, self._optimizer)
-        self._before.clear()
-        self._after.clear()
-        self._is_at_start = all(torch.equal(params[name], self.params[name]) for name in params)
+        self._steps.clear()
 
 
 def _forget_failed_call(model: Any, optimizer: Any) -> None:
@@ -181,6 +210,7 @@ def _forget_failed_call(model: Any, optimizer: Any) -> None:
         parameter._forward_counter = 0
     # Opacus's BatchMemoryManager splits a batch, and queues a skip flag for each part.
     vars(optimizer).get("_step_skip_queue", []).clear()
+    optimizer._is_last_step_skipped = False
     optimizer.zero_grad()
 
 
