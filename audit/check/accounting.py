@@ -96,9 +96,9 @@ def _check_epsilon(claimed: float, composition: Composition, delta: float) -> Ch
     )
     if not _is_too_low(claimed, accounted):
         return outcome
-    # A mistake explains the claim if the two epsilons differ by less than 0.5%, and by less than half of the
-    # claim's relative shortfall.
-    close = min(0.005, (1 - claimed / accounted) / 2) * claimed
+    # A mistake explains the claim if the two epsilons differ by less than 0.5% or rounding, and by less than
+    # half of the claim's relative shortfall.
+    close = min(0.005 * max(claimed, 1), (1 - claimed / accounted) / 2 * claimed)
     fitting = [
         name
         for name, mistaken in _account_mistakes(composition, delta)

@@ -104,12 +104,15 @@ def check_batches(
     rate = read_sampling_rate(sampling_rate)
     require(rate < 1, f"`sampling_rate={rate:g}`: give a number below 1")
     draw_pass = loaders.join_batches(loaders.make_draw(draw), count_batches(rate))
+    draw_pass = loaders.split_epochs(draw_pass, examples, _MAX_BATCHES)
     drawn = _draw_batches(draw_pass, examples, rate)
     kind = _recognise_kind(drawn)
     order = None
     if kind in (SHUFFLED, BALLS_IN_BINS):
-        epochs = [_count_epoch(drawn_pass, examples) for drawn_pass in drawn.passes]
+        epochs = [loaders.count_epoch(drawn_pass, examples) for drawn_pass in drawn.passes]
         batches = max(2, *epochs)  # `examine_order` needs at least 2
+        if batches == _MAX_BATCHES:  # the passes may be longer
+            batches = max(batches, count_batches(rate))
         order = examine_order(draw_pass, examples, batches, sizes_vary=kind == BALLS_IN_BINS)
         if order.repeats:
             kind = CYCLIC
@@ -162,23 +165,11 @@ def _is_once_in_epochs(drawn: _DrawnBatches) -> bool:
     """
     log_once = 0.0  # the log probability for Poisson batches
     for drawn_pass in drawn.passes:
-        epoch = drawn_pass.batches[: _count_epoch(drawn_pass, drawn.examples)]
+        epoch = drawn_pass.batches[: loaders.count_epoch(drawn_pass, drawn.examples)]
         if _is_repeated(np.concatenate(epoch)):
             return False
         log_once += drawn.examples * stats.binom.logcdf(1, len(epoch), drawn.measured_rate)
     return log_once < _LOG_CERTAIN
-
-
-def _count_epoch(drawn_pass: DrawnPass, examples: int) -> int:
-    """Returns the number of batches in the first epoch of a pass.
-
-    A whole pass with fewer than 1.5 * `examples` indices is one epoch. Otherwise, an epoch has at most
-    `examples` indices.
-    """
-    totals = np.cumsum(list(map(len, drawn_pass.batches)))
-    if drawn_pass.is_whole and totals[-1] < 1.5 * examples:
-        return len(totals)
-    return max(1, int(np.sum(totals <= examples)))
 
 
 def _is_repeated(indices: Integers) -> bool:
@@ -191,7 +182,9 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
     indices = _check_indices(drawn, kind)
     if any(finding.name == REPEATED for finding in indices.findings):
         # Repeated batches would make the other tests reject, so these use distinct batches.
-        distinct = {np.sort(batch).tobytes(): batch for batch in drawn.batches}
+        distinct = {}
+        for i, batch in enumerate(drawn.batches):  # small batches may be equal by chance
+            distinct[np.sort(batch).tobytes() if len(batch) > 4 else i] = batch
         drawn = drawn._replace(batches=list(distinct.values()))
     rows = {
         "indices": indices,
@@ -298,9 +291,9 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
     # A mistake fits if its rate differs from the measured rate by less than four standard errors plus 0.1%.
     close = 4 * math.sqrt(rate * (1 - rate) / trials) + 1e-3 * rate
     why = ""
-    if parts == 1 and abs(1 / length - rate) < close:
+    if abs(1 / length - rate) < close:
         why = f" It is 1 / {length} = {1 / length:.4g}, one over the loader's length."
-    elif parts > 1 and abs(stated / parts - rate) < close:
+    if 1 < parts < 100 and abs(stated / parts - rate) < close:
         why = f" It is the stated rate divided by {parts}, as for one of {parts} workers or microbatches."
     finding = CheckFinding(
         "batch size",

@@ -5,7 +5,7 @@ are independent standard normal numbers. A single step cannot reveal a lost stat
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,6 +15,7 @@ from audit.check.loaders import call_user
 from audit.check.noise import compute_two_sided_p_value
 from audit.check.probe import StepSettings
 from audit.check.report import LEVEL, CheckFinding, CheckOutcome, CheckReport, make_report
+from audit.check.trees import Mask
 from audit.claims.strategies import Strategy, find_strategy
 from audit.errors import require
 from audit.evidence import arrays
@@ -88,30 +89,49 @@ def _test_steps(noise: Array) -> tuple[float, Array]:
 
 def _report(strategy: Strategy, noise: Array) -> CheckReport:
     """Returns the report on `noise` (T, d), in units of the stated deviation, for the strategy S."""
-    steps, size = noise.shape
     raw = strategy.multiply(noise)  # undoes the strategy
+    steps, size = noise.shape
+    # S may give each step a different amount of noise.
+    expected = np.linalg.norm(strategy.solve(np.eye(steps)), axis=1)
+    is_silent = _is_almost_none(np.linalg.norm(noise, axis=1) / expected)
+    is_missing, is_copy = _find_flawed_parameters(raw)
+    certain = _report_missing(is_silent, "steps") + _report_missing(is_missing, "parameters")
+    if is_copy.any():
+        certain.append(
+            CheckFinding(
+                "whiteness",
+                "the same noise in several parameters",
+                f"{is_copy.sum()} parameters copy another's noise, so their difference reveals gradients.",
+                "draw a number for every parameter, with a different key for every layer",
+            )
+        )
+    # The tests use the other parameters. They need at least two, and noise in all steps.
+    is_used = ~(is_missing | is_copy)
+    is_testable = is_used.sum() > 1 and not is_silent.any()
+    if is_testable:
+        raw = raw[:, is_used]
+        noise = noise[:, is_used]
     p_independent, correlations = _test_steps(raw)
     p_size, overall, strongest = _test_sizes(raw)
-    certain = list(_find_certain(noise))
     wrong_size = CheckFinding(
         "size",
         strongest,
         "The size is measured after undoing the strategy.",
-        "compare eta, sigma, C and B with the code; S is used as given, "
-        "without scaling its columns to norm 1",
+        "compare eta, sigma, C and B with the code; S is used as given, without scaling its columns to "
+        "norm 1",
     )
-    # Undoing the wrong strategy also changes the size, and missing or copied noise changes both statistics.
-    size_findings = [wrong_size] if p_independent > LEVEL else []
-    whiteness_findings = [_explain_correlations(strategy, noise, correlations)]
+    # Undoing the wrong strategy also changes the size.
+    size_findings = [wrong_size] if is_testable and p_independent > LEVEL else []
+    explanation = _explain_correlations(strategy, noise, correlations)
     outcomes = {
         "size": CheckOutcome(
             f"{overall} ({steps} steps, {size:,} parameters)",
-            findings=[] if certain else size_findings,
+            findings=size_findings,
             p_values={"chi-square": p_size},
         ),
         "whiteness": CheckOutcome(
             f"test of correlated steps: p {p_independent:.2g}",
-            findings=[] if certain else whiteness_findings,
+            findings=[explanation] if is_testable else [],
             p_values={"correlations": p_independent},
         ),
     }
@@ -125,7 +145,7 @@ def _test_sizes(raw: Array) -> tuple[float, str, str]:
     and descriptions of the total size and of the size with the smallest p-value.
     """
     tests = []
-    for axis, place in ((None, ""), (1, " in step {}"), (0, " in parameter {}")):
+    for axis, place in ((None, ""), (1, " in step {}"), (0, " in a parameter")):
         squares = np.atleast_1d(np.sum(raw**2, axis=axis))
         freedom = raw.size // len(squares)
         p_values = compute_two_sided_p_value(stats.chi2(freedom), squares)
@@ -137,30 +157,35 @@ def _test_sizes(raw: Array) -> tuple[float, str, str]:
     return min(1.0, p_value), tests[0][1], strongest
 
 
-def _find_certain(noise: Array) -> Iterator[CheckFinding]:
-    """Yields obvious bugs in noise (T, d): almost none in some steps or parameters, or copies."""
-    for axis, kind in ((1, "steps"), (0, "parameters")):
-        sizes = np.linalg.norm(noise, axis=axis)
-        count = np.sum(sizes <= 1e-3 * np.median(sizes))
-        if count:
-            yield CheckFinding(
-                "size",
-                f"no noise in {count} of {len(sizes)} {kind}",
-                f"These {kind} reveal sums of gradients.",
-                "add noise to every parameter in every step, also for empty batches",
-            )
-    # Sorting by absolute value in the first step makes copies neighbours, even with opposite signs.
-    columns = noise[:, np.argsort(abs(noise[0]))]
-    directions = columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-300)  # avoids 0 / 0
+def _is_almost_none(sizes: Array) -> Mask:
+    """Returns a mask of sizes that are far below their median."""
+    return sizes <= 1e-4 * np.median(sizes)
+
+
+def _find_flawed_parameters(raw: Array) -> tuple[Mask, Mask]:
+    """Returns masks (d,) of parameters with almost no raw noise (T, d), and of copies of others."""
+    steps, size = raw.shape
+    is_copy = np.zeros(size, bool)
+    if steps < 5:  # chance may explain small or parallel columns
+        return is_copy, is_copy
+    lengths = np.linalg.norm(raw, axis=0)
+    # Copies, perhaps with the opposite sign, are neighbours if sorted by the first step.
+    order = np.argsort(abs(raw[0]))
+    directions = raw[:, order] / np.maximum(lengths[order], 1e-300)  # avoids 0 / 0
     cosines = np.sum(directions[:, 1:] * directions[:, :-1], axis=0)
-    count = np.sum(abs(cosines) > 1 - 1e-6)
-    if count and len(noise) > 4:  # with fewer steps, chance may explain such cosines
-        yield CheckFinding(
-            "whiteness",
-            "the same noise in several parameters",
-            f"{count} parameters repeat the noise of another, so their difference reveals gradients.",
-            "draw a number for every parameter, with a different key for every layer",
-        )
+    is_copy[order[1:]] = abs(cosines) > 1 - 1e-6
+    return _is_almost_none(lengths), is_copy
+
+
+def _report_missing(is_missing: Mask, kind: str) -> list[CheckFinding]:
+    """Returns a bug if any steps or parameters, named by `kind`, have almost no noise."""
+    finding = CheckFinding(
+        "size",
+        f"no noise in {is_missing.sum()} of {len(is_missing)} {kind}",
+        f"These {kind} reveal sums of gradients.",
+        "add noise to every parameter in every step, also for empty batches",
+    )
+    return [finding] if is_missing.any() else []
 
 
 def _explain_correlations(strategy: Strategy, noise: Array, correlations: Array) -> CheckFinding:

@@ -49,7 +49,7 @@ def make_draw(loader: Any) -> Draw:
         return loader
     # A batch sampler yields the indices without reading the examples.
     batch_sampler = getattr(loader, "batch_sampler", None)
-    if batch_sampler is None and getattr(loader, "batch_size", 0) is None:
+    if batch_sampler is None and hasattr(getattr(loader, "sampler", None), "drop_last"):
         batch_sampler = loader.sampler  # type: ignore[attr-defined]
     sampler = batch_sampler if isinstance(batch_sampler, Iterable) else loader
     require(
@@ -79,6 +79,41 @@ def join_batches(draw: Draw, count: int) -> Draw:
     if not _is_single(call_user(lambda: draw(0), " with seed 0")):
         return draw
     return lambda seed: [draw(count * seed + place) for place in range(count)]
+
+
+def split_epochs(draw: Draw, examples: int, most: int) -> Draw:
+    """Returns a function that draws single epochs if the passes of `draw` have several; otherwise `draw`.
+
+    Reads up to `most` batches of a pass. No example may occur twice in the first epoch.
+
+    Raises InputError if `draw` fails.
+    """
+    first_pass = draw_pass(draw, 0, examples, most)
+    length = count_epoch(first_pass, examples)
+    count = len(first_pass.batches) // length
+    first_epoch = np.concatenate(first_pass.batches[:length])
+    is_once = len(np.unique(first_epoch)) == len(first_epoch)
+    if count < 2 or not first_pass.is_whole or not is_once:
+        return draw
+
+    def draw_epoch(seed: int) -> list[Integers]:
+        batches = draw_pass(draw, seed // count, examples, most).batches
+        start = seed % count * length
+        return batches[start : start + length]
+
+    return draw_epoch
+
+
+def count_epoch(drawn_pass: DrawnPass, examples: int) -> int:
+    """Returns the number of batches in the first epoch of a pass, at least 1.
+
+    A pass is one epoch if it ends before 1.5 times as many indices as `examples`. Otherwise, an epoch has at
+    most as many indices as examples.
+    """
+    totals = np.cumsum(list(map(len, drawn_pass.batches)))
+    if drawn_pass.is_whole and totals[-1] < 1.5 * examples:
+        return len(totals)
+    return max(1, int(np.sum(totals <= examples)))
 
 
 def _is_single(given: Any) -> bool:

@@ -28,6 +28,7 @@ class OrderTest(NamedTuple):
       is_whole: True if no pass has more batches than were read.
       repeats: True if all passes are identical.
       is_even: True if no batch is larger than the number of examples divided by the number of batches.
+      is_decreasing: True if no batch is larger than the one before it in its pass.
       p_value: the combined p-value of all tests of a uniform order (Bonferroni).
       seen: the observation of the test with the smallest p-value.
     """
@@ -38,6 +39,7 @@ class OrderTest(NamedTuple):
     is_whole: bool
     repeats: bool
     is_even: bool
+    is_decreasing: bool
     p_value: float
     seen: str
 
@@ -82,6 +84,7 @@ def examine_order(draw: Draw, examples: int, batches: int, sizes_vary: bool) -> 
         is_whole=all(drawn.is_whole for drawn in passes),
         repeats=bool(np.all(steps == steps[0])),
         is_even=bool(sizes.max() * batches <= examples),
+        is_decreasing=bool(np.all(np.diff(sizes, axis=1) <= 0)),
         p_value=min(1.0, len(tests) * strongest.p_value),
         seen=strongest.sentence,
     )
@@ -168,7 +171,8 @@ def _test_pairs(steps: Integers) -> list[Observation]:
     tests = [examine_pairs(counts, observed, rate, groups="passes", count=passes)]
     together = counts[np.triu_indices(len(observed), 1)]
     num_twice = len(together) * math.comb(passes, 2) * rate**2
-    if rate < 0.6 and num_twice >= 1000:  # needed by the approximation in `_test_all_pairs`
+    # The approximation in `_test_all_pairs` needs many pairs, and groups of similar size.
+    if rate < min(0.6, 1.5 / steps.max()) and num_twice >= 1000:
         tests.append(_test_all_pairs(together, rate, passes))
     return tests
 

@@ -37,7 +37,7 @@ from audit.commands import cli
 from audit.commands.user_file import UserFile, run_user_file
 from audit.errors import InputError, require
 from audit.report.claims_table import list_noise_claims, show_claims, show_noise_claims
-from audit.written import write_json
+from audit.written import counted, write_json
 
 FLAGS = flags.FLAGS
 cli.define_optional(
@@ -206,9 +206,14 @@ def _recognize_loader(user_file: UserFile, lipschitz: float | None) -> _Sampler:
     # Tests of the order may change `kind`. So may unequal batches, if steps increase an example's effect.
     can_expand = lipschitz is not None and lipschitz > 1
     sampler = _judge_order(kind, batches, OrderTest(**order), can_expand=can_expand)
-    omitted = examples - sum(map(len, first_pass.batches))
-    if omitted:
-        why = f"a pass omits {omitted} examples, so epsilon may be below its lower bound"
+    used = sum(map(len, first_pass.batches))
+    require(
+        used <= examples,
+        f"a pass with seed 0 has several epochs, {used} indices of {examples} examples: let it end after one",
+    )
+    if used < examples:
+        omitted = counted(examples - used, "example")
+        why = f"a pass omits {omitted}, so epsilon may be below its lower bound"
         sampler = sampler._replace(order=f"{sampler.order}; {why}")
     return sampler
 
@@ -256,10 +261,11 @@ def _judge_order(kind: str, batches: int, order: OrderTest, can_expand: bool) ->
         evidence = order.seen.removesuffix(".")
         return _Sampler("any_order", batches, f"not uniform ({tested}); {known}. {evidence}")
     uniform = f"uniform order ({tested})"
-    # The bounds for "shuffled" assume equal batches. If the last batch is smaller, examples tend to be in
+    # The bounds for "shuffled" assume equal batches. If later batches are smaller, examples tend to be in
     # earlier batches, so they leak less unless later steps expand their effect.
-    if kind == "shuffled" and not order.is_even and can_expand:
-        why = "batches differ in size and steps may expand; the bounds assume a known order"
+    if kind == "shuffled" and not order.is_even and (can_expand or not order.is_decreasing):
+        cause = "steps may expand" if order.is_decreasing else "later ones may be larger"
+        why = f"batches differ in size, and {cause}; the bounds assume a known order"
         return _Sampler("any_order", batches, f"{uniform}, but {why}")
     return _Sampler(kind, batches, uniform)
 

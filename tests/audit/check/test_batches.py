@@ -149,6 +149,60 @@ def test_sizes_are_compared_with_the_exact_expected_size(draw, rate, assumed, ve
     assert report.verdict.startswith(verdict), report
 
 
+def cut(seed, examples=1000, size=64, epochs=1, drop_last=False):
+    rng = np.random.default_rng(seed)
+    batches = []
+    for _ in range(epochs):
+        order = rng.permutation(examples)
+        stop = examples // size * size if drop_last else examples
+        batches += [order[start : start + size] for start in range(0, stop, size)]
+    return batches
+
+
+def endless(seed):
+    for i in range(10**9):
+        yield from cut([seed, i], drop_last=True)
+
+
+@pytest.mark.parametrize(
+    ("draw", "examples", "size"),
+    [
+        pytest.param(lambda seed: cut(seed, 501, 50), 501, 50, id="a last batch of one"),
+        pytest.param(lambda seed: cut(seed, 100, 99), 100, 99, id="two batches"),
+        pytest.param(lambda seed: cut(seed, epochs=3), 1000, 64, id="three epochs in a pass"),
+        pytest.param(endless, 1000, 64, id="endless, incomplete batches dropped"),
+    ],
+)
+def test_shuffled_batches_of_any_size_pass(draw, examples, size):
+    report = audit.check_batches(draw, examples, size / examples, assumed="shuffled")
+    assert report.passed, report
+
+
+def repeat_order(seed):
+    order = np.random.default_rng(seed).permutation(1000)
+    return np.split(np.concatenate([order, np.roll(order, 7)]), 40)
+
+
+def weigh_second_epoch(seed):
+    rng = np.random.default_rng(seed)
+    weights = np.where(np.arange(1000) < 100, 20.0, 1.0)
+    later = [rng.choice(1000, 50, False, weights / weights.sum()) for _ in range(20)]
+    return cut(seed, size=50) + later
+
+
+@pytest.mark.parametrize("draw", [repeat_order, weigh_second_epoch])
+def test_a_bug_in_a_later_epoch_of_a_pass_is_found(draw):
+    assert audit.check_batches(draw, 1000, 0.05, assumed="shuffled").findings
+
+
+def test_an_example_that_is_never_drawn_is_found():
+    def draw(seed):
+        rng = np.random.default_rng(seed)
+        return [1 + np.flatnonzero(rng.random(999) < 0.04) for _ in range(25)]
+
+    assert "unequally often" in audit.check_batches(draw, 1000, 0.04).verdict
+
+
 def test_batches_may_be_columns():
     """As argwhere gives them."""
     draw = lambda seed: [batch[:, None] for batch in draw_poisson(seed)]  # noqa: E731

@@ -58,7 +58,7 @@ PARTS = {
     "no noise in 1 of 96 steps": change(57, 0.0),
     "no noise in 3 of 1000 parameters": change((slice(None), [1, 4, 6]), 0.0),
     "the same noise in several parameters": change(np.s_[:, 500:], draw()[:, :500]),
-    "in parameter 7": draw() * np.where(np.arange(D) == 6, 2.0, 1.0),
+    "in a parameter": draw() * np.where(np.arange(D) == 6, 2.0, 1.0),
 }
 
 

@@ -203,6 +203,33 @@ def test_what_cannot_be_claimed_for_ends_in_one_line(claim, words, message):
     assert done.stderr.count("\n") == 1
 
 
+LARGER_LAST = """
+import numpy as np
+examples = 1000
+def loader(seed):
+    order = np.random.default_rng(seed).permutation(examples)
+    return np.split(order, range(90, 900, 90))
+def dropping(seed):
+    return np.random.default_rng(seed).permutation(examples)[:960].reshape(15, 64)
+def twice(seed):
+    return [*dropping(seed), *dropping(seed + 1000)]
+"""
+
+
+def test_loaders_with_a_larger_last_batch_or_dropped_examples(claim, tmp_path):
+    (tmp_path / "larger.py").write_text(LARGER_LAST)
+    larger, dropping = (
+        json.loads(claim(f"--batches=larger.py:{name}", "--epochs=2", "--json").stdout)
+        for name in ("loader", "dropping")
+    )
+    assert larger["rows"][0]["sampler"] == "any_order"
+    assert "later ones may be larger" in larger["order"]
+    assert dropping["rows"][0]["sampler"] == "shuffled"
+    assert "omits 40 examples" in dropping["order"]
+    refused = claim("--batches=larger.py:twice", "--epochs=2")
+    assert refused.status == 2 and "several epochs" in refused.stderr
+
+
 @pytest.mark.slow
 def test_a_loader_with_a_fixed_end_has_no_bound_of_a_uniform_order(claim):
     claims = json.loads(
