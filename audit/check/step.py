@@ -49,7 +49,7 @@ def check_step(
       params: the parameters before the step, as arrays or tensors in dicts, lists or tuples. The step
         receives copies.
       batch: arrays or tensors in the same form as `params`, with one row per example and labels last. The
-        check adds copies of the first 16 examples, and copies of the first and last ones with scaled
+        check adds copies of the first 16 examples, and versions of the first and the last example with scaled
         features.
       clipping_norm, noise_multiplier, learning_rate: the stated C, sigma and eta; the noise on the sum of
         clipped gradients has standard deviation sigma C.

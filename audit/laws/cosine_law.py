@@ -41,16 +41,16 @@ def log_sf(cosine: ArrayLike, dimension: int) -> Array:
 
 
 def log_density(cosine: Array, dimension: int) -> Array:
-    """Returns the log density at t in (-1, 1) of the cosine between a fixed and a uniform direction in R^d.
+    """Returns the log density at t of the cosine between a fixed and a uniformly random direction in R^d.
 
-    The density is (1 - t^2)^((d - 3) / 2) / B(1/2, (d - 1) / 2).
+    For t in (-1, 1), the density is (1 - t^2)^((d - 3) / 2) / B(1/2, (d - 1) / 2).
     """
     log_kernel = special.xlog1py((dimension - 3) / 2, -cosine * cosine)
     return log_kernel - special.betaln(0.5, (dimension - 1) / 2)
 
 
 def quantile(probability: Array, dimension: int) -> Array:
-    """Returns the quantile at `probability` of the cosine between a fixed and a uniform direction."""
+    """Returns the quantile at `probability` of the cosine between a fixed and a uniformly random direction."""
     tail = np.minimum(probability, 1 - probability)
     squares = special.betainccinv(0.5, (dimension - 1) / 2, 2 * tail)
     return np.copysign(np.sqrt(squares), probability - 0.5)

@@ -309,8 +309,8 @@ def _local_update(
 
     def advance(i: Array, before: Tree) -> Tree:
         """Returns the parameters after step i of the client's SGD, on its next mini-batch."""
-        # The mini-batch is at `places` (batch_size,) in the epoch's order. Places after the client's last
-        # example, and all places in steps after the last epoch, are padding. Their indices may be out of
+        # The mini-batch is at `places` (batch_size,) in the epoch's order. Positions after the client's last
+        # example, and all positions in steps after the last epoch, are padding. Their indices may be out of
         # range, so we clamp them.
         epoch = jnp.minimum(i // per_epoch, choices.epochs - 1)
         places = (i % per_epoch) * choices.batch_size + jnp.arange(choices.batch_size)
