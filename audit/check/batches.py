@@ -12,7 +12,7 @@ from audit.check.loaders import Draw, DrawnPass
 from audit.check.noise import compute_two_sided_p_value
 from audit.check.order import OrderTest, choose_neighbours, examine_order, examine_pairs
 from audit.check.report import LEVEL, CheckFinding, CheckOutcome, CheckReport, make_report
-from audit.check.trees import Integers
+from audit.check.trees import Integers, Mask
 from audit.claims.sampler_claims import SAMPLERS
 from audit.errors import require, shown
 
@@ -182,9 +182,10 @@ def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: s
     indices = _check_indices(drawn, kind)
     if any(finding.name == REPEATED for finding in indices.findings):
         # Repeated batches would make the other tests reject, so these use distinct batches.
+        is_unlikely = _find_unlikely_repeats(drawn)
         distinct = {}
-        for i, batch in enumerate(drawn.batches):  # small batches may be equal by chance
-            distinct[np.sort(batch).tobytes() if len(batch) > 4 else i] = batch
+        for i, batch in enumerate(drawn.batches):
+            distinct[np.sort(batch).tobytes() if is_unlikely[i] else i] = batch
         drawn = drawn._replace(batches=list(distinct.values()))
     rows = {
         "indices": indices,
@@ -264,6 +265,18 @@ def _drop_poisson_tests(
     del rows["together"]  # for Poisson batches only
 
 
+def _find_unlikely_repeats(drawn: _DrawnBatches) -> Mask:
+    """Returns a mask (batches,) of the batches that chance does not repeat, unlike very small or large ones.
+
+    A batch of k of n examples is equally likely to be any of the C(n, k) subsets, where 1 / C(n, k) = (n + 1)
+    B(k + 1, n - k + 1). A union bound covers all pairs of batches.
+    """
+    sizes = np.minimum(drawn.sizes, drawn.examples)  # in case of copies
+    log_beta = special.betaln(sizes + 1, drawn.examples - sizes + 1)
+    log_pairs = math.log(len(sizes) ** 2 / 2)
+    return math.log(drawn.examples + 1) + log_beta + log_pairs < _LOG_CERTAIN
+
+
 def _describe_test(text: str, p_value: float, finding: CheckFinding) -> CheckOutcome:
     """Returns the outcome of a statistical test, with the bug to report if the test rejects."""
     return CheckOutcome(text, findings=[finding], p_values={POISSON: p_value})
@@ -291,10 +304,10 @@ def _test_rate(drawn: _DrawnBatches) -> CheckOutcome:
     # A mistake fits if its rate differs from the measured rate by less than four standard errors plus 0.1%.
     close = 4 * math.sqrt(rate * (1 - rate) / trials) + 1e-3 * rate
     why = ""
-    if abs(1 / length - rate) < close:
-        why = f" It is 1 / {length} = {1 / length:.4g}, one over the loader's length."
     if 1 < parts < 100 and abs(stated / parts - rate) < close:
         why = f" It is the stated rate divided by {parts}, as for one of {parts} workers or microbatches."
+    elif abs(1 / length - rate) < close:
+        why = f" It is 1 / {length} = {1 / length:.4g}, one over the loader's length."
     finding = CheckFinding(
         "batch size",
         ANOTHER_RATE,
@@ -418,13 +431,8 @@ def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
                 "draw without replacement, or clip the sum of an example's copies",
             )
         )
-    # A batch of k of n examples is equally likely to be any of the C(n, k) subsets, where
-    # 1 / C(n, k) = (n + 1) B(k + 1, n - k + 1). A union bound covers all pairs of batches.
-    sizes = np.minimum(drawn.sizes, drawn.examples)  # in case of copies
-    log_beta = special.betaln(sizes + 1, drawn.examples - sizes + 1)
-    log_same = math.log(drawn.examples + 1) + log_beta
-    is_unlikely = log_same + math.log(batches**2 / 2) < _LOG_CERTAIN
-    contents = [np.sort(drawn.batches[i]).tobytes() for i in np.flatnonzero(is_unlikely)]
+    unlikely = np.flatnonzero(_find_unlikely_repeats(drawn))
+    contents = [np.sort(drawn.batches[i]).tobytes() for i in unlikely]
     repeated = len(contents) - len(set(contents))
     if repeated and kind != CYCLIC:
         bugs.append(

@@ -105,7 +105,7 @@ FACTORS: dict[str, dict[str, tuple[str, float]]] = {
         "noise added {k} times, by accumulated batches or workers": ("k", 0.5),
         "C is applied twice": ("clipping_norm", 1),
         "the learning rate is applied twice": ("learning_rate", 1),
-        "a variance, (sigma C)^2, mistaken for a deviation": ("sigma C", 1),
+        "sigma C is squared": ("sigma C", 1),
         "one draw added {k} times, by workers with one generator, or for {k} C": ("k", 1),
         "the noise of one of {k} accumulated batches or workers": ("k", -0.5),
         "divided by {k} accumulated batches or workers": ("k", -1),
@@ -196,7 +196,8 @@ def _fit_clipping_norm(m: Measured) -> tuple[str, str] | None:
 def _find_rows(m: Measured) -> str:
     """Lists the rows in which examples exceed C; returns "" if all rows or added examples do.
 
-    If examples change each other's gradients, clipped rows may also exceed C, so half of the rows suffice.
+    If examples change each other's gradients, clipped rows may also exceed C. The result is then also "" if
+    at least half of the rows do.
     """
     by_row = m.tried.by_row
     rows = [row for row in sorted(by_row) if by_row[row].excess > 1]
@@ -320,6 +321,7 @@ def _fit_deviation(m: Measured) -> tuple[Any, str, Any] | None:
     error = min(0.01 + 4 / (2 * freedom.sum()) ** 0.5, 0.05)
     low = deviations.min()
     fits = []
+    # Each layer may differ by 2% plus four standard errors.
     if np.all(abs(deviations / deviation - 1) < 0.02 + 4 / (2 * freedom) ** 0.5):
         fits = find_factors(m, "noise", deviation, error)
     else:  # layers differ, so no common factor explains them

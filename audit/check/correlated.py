@@ -105,12 +105,13 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
                 "draw a number for every parameter, with a different key for every layer",
             )
         )
-    # The tests use the other parameters. They need at least two, and noise in all steps.
+    # The tests use the other parameters.
     is_used = ~(is_missing | is_copy)
-    is_testable = is_used.sum() > 1 and not is_silent.any()
-    if is_testable:
-        raw = raw[:, is_used]
-        noise = noise[:, is_used]
+    if is_used.sum() < 2 or is_silent.any():
+        untried = CheckOutcome("the tests need noise in all steps and two parameters", tried=False)
+        return make_report("noise", {"size": untried, "whiteness": untried}, certain)
+    raw = raw[:, is_used]
+    noise = noise[:, is_used]
     p_independent, correlations = _test_steps(raw)
     p_size, overall, strongest = _test_sizes(raw)
     wrong_size = CheckFinding(
@@ -120,18 +121,16 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
         "compare eta, sigma, C and B with the code; S is used as given, without scaling its columns to "
         "norm 1",
     )
-    # Undoing the wrong strategy also changes the size.
-    size_findings = [wrong_size] if is_testable and p_independent > LEVEL else []
-    explanation = _explain_correlations(strategy, noise, correlations)
     outcomes = {
         "size": CheckOutcome(
             f"{overall} ({steps} steps, {size:,} parameters)",
-            findings=size_findings,
+            # Undoing the wrong strategy also changes the size.
+            findings=[wrong_size] if p_independent > LEVEL else [],
             p_values={"chi-square": p_size},
         ),
         "whiteness": CheckOutcome(
             f"test of correlated steps: p {p_independent:.2g}",
-            findings=[explanation] if is_testable else [],
+            findings=[_explain_correlations(strategy, noise, correlations)],
             p_values={"correlations": p_independent},
         ),
     }

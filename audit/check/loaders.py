@@ -49,8 +49,10 @@ def make_draw(loader: Any) -> Draw:
         return loader
     # A batch sampler yields the indices without reading the examples.
     batch_sampler = getattr(loader, "batch_sampler", None)
-    if batch_sampler is None and hasattr(getattr(loader, "sampler", None), "drop_last"):
-        batch_sampler = loader.sampler  # type: ignore[attr-defined]
+    # torch's loaders without a batch size may have a batch sampler as their sampler.
+    own_sampler = getattr(loader, "sampler", None)
+    if batch_sampler is None and hasattr(own_sampler, "batch_size"):
+        batch_sampler = own_sampler
     sampler = batch_sampler if isinstance(batch_sampler, Iterable) else loader
     require(
         not isinstance(sampler, Iterator),
@@ -99,7 +101,8 @@ def split_epochs(draw: Draw, examples: int, most: int) -> Draw:
     def draw_epoch(seed: int) -> list[Integers]:
         batches = draw_pass(draw, seed // count, examples, most).batches
         start = seed % count * length
-        return batches[start : start + length]
+        # A shorter pass has fewer epochs.
+        return batches[start : start + length] or batches[:length]
 
     return draw_epoch
 

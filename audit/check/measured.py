@@ -213,13 +213,12 @@ def _are_layers_rescaled(m: Measured) -> bool:
     """
     given = m.drawn.given
     is_used = m.probe.is_layer_trained
+    # A deviation is 0 without noise, or if rounding hides it.
     if m.tried.replaces_rows or not m.tried.finite or given.deviations[is_used].min() == 0:
         return False
     layer_norms = m.tried.collect("layer_norms")[:, is_used]
     norms = np.linalg.norm(layer_norms / given.deviations[is_used], axis=1)
-    largest = (
-        norms.max()
-    )  # NaN, which fails all comparisons, if rounding hides the noise of a layer
+    largest = norms.max()
     is_clipped = norms > 0.99 * largest
     are_equal = abs(largest - 1) < _RESCALED_ERROR and is_clipped.sum() >= 4
     before = m.tried.collect("norm")[is_clipped]

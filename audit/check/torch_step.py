@@ -64,9 +64,7 @@ class TorchStep:
         # Opacus wraps the optimizer and may skip steps, so we record the steps of the wrapped optimizer.
         self._wrapped = vars(optimizer).get("original_optimizer", optimizer)
         self._before: dict[str, Any] = {}  # the gradients before the last step
-        self._steps: list[
-            tuple[dict[str, Any], dict[str, Any]]
-        ] = []  # gradients before and after steps
+        self._steps: list[Any] = []  # the gradients before and after each step
         self._wrapped.register_step_pre_hook(lambda *step: self._begin_step())
         self._wrapped.register_step_post_hook(lambda *step: self._end_step())
         # Hashes of untrained values after a call, by name and parameters, then by batch, then by seed.
@@ -121,7 +119,8 @@ class TorchStep:
         if clipping_norm is None:
             self._record_untrained(params, batch, seed)
         gradients = self._copy_gradients()
-        for before, after in self._steps:
+        if self._steps:
+            before, after = self._steps[0]
             for name, final in gradients.items():
                 gradients[name] = self._choose_gradient(before[name], after[name], final)
         return gradients

@@ -50,7 +50,7 @@ def log_density(cosine: Array, dimension: int) -> Array:
 
 
 def quantile(probability: Array, dimension: int) -> Array:
-    """Returns the quantile at `probability` of the cosine between a fixed and a uniformly random direction."""
+    """Returns a quantile of the cosine between a fixed and a uniformly random direction in R^d."""
     tail = np.minimum(probability, 1 - probability)
     squares = special.betainccinv(0.5, (dimension - 1) / 2, 2 * tail)
     return np.copysign(np.sqrt(squares), probability - 0.5)
