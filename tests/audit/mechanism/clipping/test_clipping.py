@@ -142,7 +142,7 @@ def test_what_book_keeping_refuses_per_example_takes(data, kind, slow_clipped_su
     strategies = _both(model)
     sums = jax.jit(strategies["per_example"])(theta, batch, 0.3)
     np.testing.assert_allclose(sums, slow, atol=3e-6)
-    with pytest.raises(UnknownLayer, match="that this strategy can sum|is called twice|no bias"):
+    with pytest.raises(UnknownLayer, match="this strategy supports only|is called twice|no bias"):
         strategies["book_keeping"](theta, batch, 0.3)
 
 

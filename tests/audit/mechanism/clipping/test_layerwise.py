@@ -208,5 +208,5 @@ REFUSED = {
 def test_other_layers_are_refused(name):
     model = of(REFUSED[name])
     theta, batch = model.init(jax.random.key(0)), pictures()
-    with pytest.raises(UnknownLayer, match="that this strategy can sum|is called twice"):
+    with pytest.raises(UnknownLayer, match="this strategy supports only|is called twice"):
         strategy(model)(theta, batch, 1.0)
