@@ -98,8 +98,12 @@ def split_epochs(draw: Draw, examples: int, most: int) -> Draw:
     if count < 2 or not first_pass.is_whole or not is_once:
         return draw
 
+    @functools.lru_cache(1)  # the epochs of a pass are drawn one after another
+    def read_pass(seed: int) -> list[Integers]:
+        return draw_pass(draw, seed, examples, most).batches
+
     def draw_epoch(seed: int) -> list[Integers]:
-        batches = draw_pass(draw, seed // count, examples, most).batches
+        batches = read_pass(seed // count)
         start = seed % count * length
         # A shorter pass has fewer epochs.
         return batches[start : start + length] or batches[:length]
@@ -110,12 +114,15 @@ def split_epochs(draw: Draw, examples: int, most: int) -> Draw:
 def count_epoch(drawn_pass: DrawnPass, examples: int) -> int:
     """Returns the number of batches in the first epoch of a pass, at least 1.
 
-    A pass is one epoch if it ends before 1.5 times as many indices as `examples`. Otherwise, an epoch has at
+    Splits a whole pass into equal parts of about `examples` indices, if possible. Otherwise, an epoch has at
     most as many indices as examples.
     """
     totals = np.cumsum(list(map(len, drawn_pass.batches)))
-    if drawn_pass.is_whole and totals[-1] < 1.5 * examples:
-        return len(totals)
+    count = max(1, round(totals[-1] / examples))
+    length = len(totals) // count
+    is_split = length * count == len(totals) and totals[length - 1] <= examples
+    if drawn_pass.is_whole and (count == 1 or is_split):
+        return length
     return max(1, int(np.sum(totals <= examples)))
 
 

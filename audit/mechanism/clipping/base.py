@@ -252,7 +252,9 @@ def apply(
     for *path, _ in flatten_dict(params):
         if tuple(path) not in saved:
             name = "/".join(path) or "the module itself"
-            raise UnknownLayer(f"{name}: this strategy supports only some layers, with a single input")
+            raise UnknownLayer(
+                f"{name}: this strategy supports only some layers, with a single input"
+            )
     return result, saved
 
 
