@@ -67,32 +67,21 @@ class TorchStep:
         self._steps: list[Any] = []  # the gradients before and after each step
         self._wrapped.register_step_pre_hook(lambda *step: self._begin_step())
         self._wrapped.register_step_post_hook(lambda *step: self._end_step())
-        self._call: tuple[Any, int, int] = (
-            None,
-            0,
-            0,
-        )  # the sums of the parameters, a batch's hash, the seed
-        # Hashes of untrained values, by name, parameters and time, then by batch, then by seed.
+        # Hashes of untrained values after a call, by name and parameters, then by batch, then by seed.
         self._hashes: dict[Any, dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
 
     @property
     def changed_buffers(self) -> set[str]:
-        """The names of released buffers and frozen parameters that depend on the data.
+        """The names of released buffers and frozen parameters that depend on the batch, but not on the seed.
 
-        Before the step, values must not depend on the batch. After it, they may be averages of the private
-        parameters, which depend on the seed, or flags computed from them.
+        Noisy statistics and averages of the private parameters depend on the seed. Two values may be a flag
+        that is computed from private parameters.
         """
         names = set()
-        for (name, _, is_before_step), by_batch in self._hashes.items():
-            by_seed: dict[int, set[int]] = defaultdict(set)
-            for batch in by_batch.values():
-                for seed, value in batch.items():
-                    by_seed[seed].add(value)
-            if is_before_step and max(map(len, by_seed.values())) > 1:
-                names.add(name)
+        for (name, _), by_batch in self._hashes.items():
+            distinct = [set(by_seed.values()) for by_seed in by_batch.values()]
             is_seed_varied = max(map(len, by_batch.values())) > 1
-            is_fixed = max(len(set(batch.values())) for batch in by_batch.values()) == 1
-            if is_seed_varied and is_fixed and len(set().union(*by_seed.values())) > 2:
+            if is_seed_varied and max(map(len, distinct)) == 1 and len(set().union(*distinct)) > 2:
                 names.add(name)
         return names
 
@@ -113,10 +102,6 @@ class TorchStep:
         """
         torch = sys.modules["torch"]  # loaded, since the model is a torch module
         self._restore(params)
-        leaves = trees.collect_leaves("batch", batch).values()
-        content = hash(b"".join(trees.to_numpy(leaf).tobytes() for leaf in leaves))
-        start = tuple(value.sum().item() for value in params.values()), clipping_norm
-        self._call = start, content, seed
         torch.manual_seed(seed)
         with ExitStack() as stack:
             for module, name in _list_dropout(self._model):
@@ -132,7 +117,8 @@ class TorchStep:
             f"`train_batch` takes {count} private steps for one batch: account for each of them, or "
             "accumulate the gradients and step once",
         )
-        self._record_untrained(is_before_step=False)
+        if clipping_norm is None:
+            self._record_untrained(params, batch, seed)
         gradients = self._copy_gradients()
         if self._steps:
             before, after = self._steps[0]
@@ -141,9 +127,8 @@ class TorchStep:
         return gradients
 
     def _begin_step(self) -> None:
-        """Copies the gradients, and records untrained values, before a step of the optimizer."""
+        """Copies the gradients before a step of the optimizer."""
         self._before = self._copy_gradients()
-        self._record_untrained(is_before_step=True)
 
     def _end_step(self) -> None:
         """Copies the gradients after a step of the optimizer."""
@@ -184,20 +169,22 @@ class TorchStep:
                 dense.append((name, value))
         return dense
 
-    def _record_untrained(self, *, is_before_step: bool) -> None:
-        """Records hashes of the released buffers and frozen parameters; 0 if unchanged.
+    def _record_untrained(self, params: Any, batch: Any, seed: int) -> None:
+        """Records hashes of the released buffers and frozen parameters after a call; 0 if unchanged.
 
         Values outside the state dict are not released. Integers without axes may count the parts of a batch.
         """
         torch = sys.modules["torch"]
         released = self._model.state_dict()
-        start, batch, seed = self._call
+        start = tuple(value.sum().item() for value in params.values())
+        leaves = trees.collect_leaves("batch", batch).values()
+        content = hash(b"".join(trees.to_numpy(leaf).tobytes() for leaf in leaves))
         for name, value in self._list_untrained():
             is_counter = not value.ndim and not value.is_floating_point()
             if name in released and not is_counter:
                 is_changed = not torch.equal(value, self._untrained.get(name, value))
                 values = hash(trees.to_numpy(value).tobytes()) if is_changed else 0
-                self._hashes[name, start, is_before_step][batch][seed] = values
+                self._hashes[name, start][content][seed] = values
 
     def _restore(self, params: Any) -> None:
         """Sets the parameters to `params`, keyed by name, and restores other state saved at construction."""
