@@ -152,9 +152,8 @@ class TorchStep:
         is_edited = not is_reset and (after is None or not torch.equal(final, after))
         if is_edited:
             return final
-        is_opacus = (
-            self._wrapped is not self._optimizer
-        )  # makes gradients private before the wrapped step
+        # Opacus makes gradients private before the wrapped optimizer's step.
+        is_opacus = self._wrapped is not self._optimizer
         is_builtin = is_opacus or type(self._wrapped).__module__.startswith("torch.")
         is_private_before = is_builtin and before is not None and before.any()
         return before if is_private_before else after
