@@ -12,7 +12,7 @@ from audit.check.loaders import Draw, DrawnPass
 from audit.check.noise import compute_two_sided_p_value
 from audit.check.order import OrderTest, choose_neighbours, examine_order, examine_pairs
 from audit.check.report import LEVEL, CheckFinding, CheckOutcome, CheckReport, make_report
-from audit.check.trees import Integers, Mask
+from audit.check.trees import Integers
 from audit.claims.sampler_claims import SAMPLERS
 from audit.errors import require, shown
 
@@ -29,7 +29,6 @@ _TITLES = {
     CYCLIC: "cyclic",
 }
 UNRECOGNISED = ""  # Poisson or unknown
-REPEATED = "a repeated batch"
 ANOTHER_RATE = "a different sampling rate than stated"
 _DRAW_EACH = "sample every example independently in every batch: do not cut, pad or skip batches"
 _MAX_BATCHES = 2000
@@ -166,27 +165,18 @@ def _is_once_in_epochs(drawn: _DrawnBatches) -> bool:
     log_once = 0.0  # the log probability for Poisson batches
     for drawn_pass in drawn.passes:
         epoch = drawn_pass.batches[: loaders.count_epoch(drawn_pass, drawn.examples)]
-        if _is_repeated(np.concatenate(epoch)):
+        if loaders.has_repeats(np.concatenate(epoch)):
             return False
         log_once += drawn.examples * stats.binom.logcdf(1, len(epoch), drawn.measured_rate)
     return log_once < _LOG_CERTAIN
 
 
-def _is_repeated(indices: Integers) -> bool:
-    """Returns True if any index occurs twice."""
-    return len(np.unique(indices)) < len(indices)
-
-
 def _report(drawn: _DrawnBatches, kind: str, order: OrderTest | None, assumed: str) -> CheckReport:
     """Returns the report; `kind` is the observed sampler, and `assumed` is the accountant's."""
-    indices = _check_indices(drawn, kind)
-    if any(finding.name == REPEATED for finding in indices.findings):
-        # Repeated batches would make the other tests reject, so these use distinct batches.
-        is_unlikely = _find_unlikely_repeats(drawn)
-        distinct = {}
-        for i, batch in enumerate(drawn.batches):
-            distinct[np.sort(batch).tobytes() if is_unlikely[i] else i] = batch
-        drawn = drawn._replace(batches=list(distinct.values()))
+    distinct = drawn.batches if kind == CYCLIC else _drop_repeats(drawn)
+    indices = _check_indices(drawn, repeated=len(drawn.batches) - len(distinct))
+    # Repeated batches would make the other tests reject.
+    drawn = drawn._replace(batches=distinct)
     rows = {
         "indices": indices,
         "batch size": _test_rate(drawn),
@@ -265,8 +255,8 @@ def _drop_poisson_tests(
     del rows["together"]  # for Poisson batches only
 
 
-def _find_unlikely_repeats(drawn: _DrawnBatches) -> Mask:
-    """Returns a mask (batches,) of the batches that chance does not repeat, unlike very small or large ones.
+def _drop_repeats(drawn: _DrawnBatches) -> list[Integers]:
+    """Returns the batches without repeats, but keeps very small or large batches, which chance may repeat.
 
     A batch of k of n examples is equally likely to be any of the C(n, k) subsets, where 1 / C(n, k) = (n + 1)
     B(k + 1, n - k + 1). A union bound covers all pairs of batches.
@@ -274,7 +264,11 @@ def _find_unlikely_repeats(drawn: _DrawnBatches) -> Mask:
     sizes = np.minimum(drawn.sizes, drawn.examples)  # in case of copies
     log_beta = special.betaln(sizes + 1, drawn.examples - sizes + 1)
     log_pairs = math.log(len(sizes) ** 2 / 2)
-    return math.log(drawn.examples + 1) + log_beta + log_pairs < _LOG_CERTAIN
+    is_unlikely = math.log(drawn.examples + 1) + log_beta + log_pairs < _LOG_CERTAIN
+    distinct = {}
+    for i, batch in enumerate(drawn.batches):
+        distinct[np.sort(batch).tobytes() if is_unlikely[i] else i] = batch
+    return list(distinct.values())
 
 
 def _describe_test(text: str, p_value: float, finding: CheckFinding) -> CheckOutcome:
@@ -410,17 +404,17 @@ def _test_members(drawn: _DrawnBatches) -> dict[str, CheckOutcome]:
     }
 
 
-def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
+def _check_indices(drawn: _DrawnBatches, repeated: int) -> CheckOutcome:
     """Checks that no batch contains an example twice, and that no batch repeats another.
 
-    A repeated batch is a bug only if it is very unlikely under Poisson sampling and batches are not cyclic.
+    `repeated` is the number of batches that repeat others, except if chance or a cyclic sampler explains it.
     """
     batches = len(drawn.batches)
     text = f"{batches:,} batches in {len(drawn.passes)} passes"
     if not all(drawn_pass.is_whole for drawn_pass in drawn.passes):
         text += f"; at most {_MAX_BATCHES:,} batches are read per pass"
     bugs = []
-    with_copies = sum(map(_is_repeated, drawn.batches))
+    with_copies = sum(map(loaders.has_repeats, drawn.batches))
     if with_copies:
         bugs.append(
             CheckFinding(
@@ -431,14 +425,11 @@ def _check_indices(drawn: _DrawnBatches, kind: str) -> CheckOutcome:
                 "draw without replacement, or clip the sum of an example's copies",
             )
         )
-    unlikely = np.flatnonzero(_find_unlikely_repeats(drawn))
-    contents = [np.sort(drawn.batches[i]).tobytes() for i in unlikely]
-    repeated = len(contents) - len(set(contents))
-    if repeated and kind != CYCLIC:
+    if repeated:
         bugs.append(
             CheckFinding(
                 "indices",
-                REPEATED,
+                "a repeated batch",
                 f"{repeated} of {batches} batches contain exactly the same examples as another batch.",
                 "draw every batch anew: look for padding, a cache, or a repeated final batch",
             )

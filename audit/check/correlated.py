@@ -108,7 +108,9 @@ def _report(strategy: Strategy, noise: Array) -> CheckReport:
     # The tests use the other parameters.
     is_used = ~(is_missing | is_copy)
     if is_used.sum() < 2 or is_silent.any():
-        untried = CheckOutcome("the tests need noise in all steps and two parameters", tried=False)
+        untried = CheckOutcome(
+            "the tests need noise in every step, and in at least two parameters", tried=False
+        )
         return make_report("noise", {"size": untried, "whiteness": untried}, certain)
     raw = raw[:, is_used]
     noise = noise[:, is_used]

@@ -86,7 +86,7 @@ def join_batches(draw: Draw, count: int) -> Draw:
 def split_epochs(draw: Draw, examples: int, most: int) -> Draw:
     """Returns a function that draws single epochs if the passes of `draw` have several; otherwise `draw`.
 
-    Reads up to `most` batches of a pass. No example may occur twice in the first epoch.
+    Also returns `draw` if the first epoch uses an example twice, or if a pass has more than `most` batches.
 
     Raises InputError if `draw` fails.
     """
@@ -94,8 +94,7 @@ def split_epochs(draw: Draw, examples: int, most: int) -> Draw:
     length = count_epoch(first_pass, examples)
     count = len(first_pass.batches) // length
     first_epoch = np.concatenate(first_pass.batches[:length])
-    is_once = len(np.unique(first_epoch)) == len(first_epoch)
-    if count < 2 or not first_pass.is_whole or not is_once:
+    if count < 2 or not first_pass.is_whole or has_repeats(first_epoch):
         return draw
 
     @functools.lru_cache(1)  # the epochs of a pass are drawn one after another
@@ -109,6 +108,11 @@ def split_epochs(draw: Draw, examples: int, most: int) -> Draw:
         return batches[start : start + length] or batches[:length]
 
     return draw_epoch
+
+
+def has_repeats(indices: Integers) -> bool:
+    """Returns True if any index occurs twice."""
+    return len(np.unique(indices)) < len(indices)
 
 
 def count_epoch(drawn_pass: DrawnPass, examples: int) -> int:
